@@ -1,3 +1,5 @@
-//! What the `xtask` binary and the client cases share: where a running server is and how to reach it.
+//! What the `xtask` binary and the client cases share: where a running server is, how to reach it,
+//! and the protocol's own transactions.
 
+pub mod demo;
 pub mod server;

@@ -1,0 +1,32 @@
+//! Builds the extension and installs it in a private server tree.
+
+use std::fs::File;
+
+use anyhow::{Context, Result};
+
+use crate::progress::run_step;
+use crate::setup::Setup;
+use crate::tree::Tree;
+
+/// Installs a release build of the extension for `tree`'s major.
+pub fn install(setup: &Setup, tree: &Tree) -> Result<()> {
+    // Two installations at a time would mix their files.
+    let path = setup.workspace.work.join("install.lock");
+    let lock = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    lock.lock()?;
+
+    let mut command = setup.cargo_pgrx();
+    command
+        .args(["install", "--release", "--no-default-features"])
+        .args(["--features", &format!("pg{}", tree.major)])
+        .arg("--pg-config")
+        .arg(tree.pg_config_path());
+    run_step(
+        format!("Building the extension for PostgreSQL {}", tree.major),
+        &mut command,
+        &setup
+            .workspace
+            .dir("logs")?
+            .join(format!("install-pg{}.log", tree.major)),
+    )
+}

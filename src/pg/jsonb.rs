@@ -1,0 +1,470 @@
+//! Binary jsonb, read in place.
+//!
+//! The layout is the server's on-disk format: a header word (flags and count), one entry word per key and
+//! value (type, and length or end offset), then the data, with numbers and containers aligned to four
+//! bytes. Reading is bounds-checked byte access; whatever needs the server's own judgement (numerics,
+//! order of unequal images, casts) is asked of the server's functions.
+
+use std::borrow::Cow;
+
+use pgrx::{PgTryBuilder, pg_sys};
+
+use super::value::{self, owned_cstr};
+use crate::protocol::json::{Json, Kind};
+
+const COUNT_MASK: u32 = 0x0FFF_FFFF;
+const FLAG_SCALAR: u32 = 0x1000_0000;
+const FLAG_OBJECT: u32 = 0x2000_0000;
+
+const ENTRY_LENGTH_MASK: u32 = 0x0FFF_FFFF;
+const ENTRY_TYPE_MASK: u32 = 0x7000_0000;
+const ENTRY_HAS_OFFSET: u32 = 0x8000_0000;
+const ENTRY_STRING: u32 = 0x0000_0000;
+const ENTRY_NUMERIC: u32 = 0x1000_0000;
+const ENTRY_FALSE: u32 = 0x2000_0000;
+const ENTRY_TRUE: u32 = 0x3000_0000;
+const ENTRY_CONTAINER: u32 = 0x5000_0000;
+
+/// A whole jsonb value.
+#[derive(Clone, Copy)]
+pub struct Document<'a> {
+    datum: pg_sys::Datum,
+    container: Container<'a>,
+}
+
+impl<'a> Document<'a> {
+    /// # Safety
+    /// `datum` is a non-NULL jsonb that outlives `'a`.
+    pub unsafe fn from_datum(datum: pg_sys::Datum) -> Self {
+        Document {
+            datum,
+            // SAFETY: by contract.
+            container: Container(unsafe { value::payload(datum) }),
+        }
+    }
+
+    /// `text::jsonb`; malformed text ends the statement with the server's error (22P02).
+    pub fn parse(text: &std::ffi::CStr) -> Document<'static> {
+        // SAFETY: jsonb_in takes a C string and returns a fresh jsonb in the current memory context,
+        // which outlives the trigger call that reads it.
+        unsafe {
+            Document::from_datum(value::call(
+                pg_sys::jsonb_in,
+                std::ptr::null_mut(),
+                pg_sys::InvalidOid,
+                &[pg_sys::Datum::from(text.as_ptr())],
+            ))
+        }
+    }
+
+    pub fn root(&self) -> Value<'a> {
+        if self.container.header() & FLAG_SCALAR != 0 {
+            self.container.entry(0, 0).unwrap_or(Value::Null)
+        } else {
+            Value::Container(self.container)
+        }
+    }
+
+    /// `self = other`.
+    pub fn same(&self, other: &Document) -> bool {
+        self.container.0 == other.container.0 || self.container.compares_equal(other.container)
+    }
+
+    /// `(self - key) = (other - key)`, by the server's operators: for documents that are not objects.
+    pub fn same_without(&self, other: &Document, key: &str) -> bool {
+        // SAFETY: jsonb_delete takes a jsonb and a text; both datums are live.
+        let without = |document: &Document| unsafe {
+            Document::from_datum(value::call(
+                pg_sys::jsonb_delete,
+                std::ptr::null_mut(),
+                pg_sys::InvalidOid,
+                &[document.datum, value::text_datum(key.as_bytes())],
+            ))
+        };
+        without(self).same(&without(other))
+    }
+}
+
+/// An object or an array in its stored form.
+#[derive(Clone, Copy)]
+pub struct Container<'a>(&'a [u8]);
+
+impl<'a> Container<'a> {
+    fn word(self, index: usize) -> u32 {
+        self.0
+            .get(4 * index..4 * index + 4)
+            .and_then(|b| b.try_into().ok())
+            .map_or(0, u32::from_ne_bytes)
+    }
+
+    fn header(self) -> u32 {
+        self.word(0)
+    }
+
+    fn count(self) -> usize {
+        (self.header() & COUNT_MASK) as usize
+    }
+
+    fn is_object(self) -> bool {
+        self.header() & FLAG_OBJECT != 0
+    }
+
+    /// How many entry words there are: an object has one per key and one per value.
+    fn entries(self) -> usize {
+        self.count() << usize::from(self.is_object())
+    }
+
+    /// Where the data of entry `index` starts, and how long it is.
+    fn extent(self, index: usize) -> (usize, usize) {
+        let mut start = 0;
+        for i in (0..index).rev() {
+            let entry = self.word(1 + i);
+            start += (entry & ENTRY_LENGTH_MASK) as usize;
+            if entry & ENTRY_HAS_OFFSET != 0 {
+                break;
+            }
+        }
+        let entry = self.word(1 + index);
+        let length = (entry & ENTRY_LENGTH_MASK) as usize;
+        if entry & ENTRY_HAS_OFFSET != 0 {
+            (start, length.saturating_sub(start))
+        } else {
+            (start, length)
+        }
+    }
+
+    /// Entry `index` as a value; `first` is the number of entries before the data it belongs to.
+    fn entry(self, first: usize, index: usize) -> Option<Value<'a>> {
+        let index = first + index;
+        let kind = self.word(1 + index) & ENTRY_TYPE_MASK;
+        match kind {
+            ENTRY_FALSE => return Some(Value::Boolean(false)),
+            ENTRY_TRUE => return Some(Value::Boolean(true)),
+            ENTRY_STRING | ENTRY_NUMERIC | ENTRY_CONTAINER => {}
+            _ => return Some(Value::Null),
+        }
+        let data = self.0.get(4 * (1 + self.entries())..)?;
+        let (start, length) = self.extent(index);
+        let end = start + length;
+        if kind == ENTRY_STRING {
+            return data.get(start..end).map(Value::String);
+        }
+        let aligned = data.get(start.next_multiple_of(4)..end)?;
+        Some(if kind == ENTRY_NUMERIC {
+            Value::Number(Number(aligned))
+        } else {
+            Value::Container(Container(aligned))
+        })
+    }
+
+    fn key(self, index: usize) -> Option<&'a [u8]> {
+        match self.entry(0, index)? {
+            Value::String(key) => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Keys are unique and sorted by length, then by bytes.
+    fn find(self, key: &[u8]) -> Option<Value<'a>> {
+        let (mut low, mut high) = (0, self.count());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let found = self.key(middle)?;
+            match found.len().cmp(&key.len()).then_with(|| found.cmp(key)) {
+                std::cmp::Ordering::Equal => return self.entry(self.count(), middle),
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        None
+    }
+
+    /// `=` where the images differ: numbers may still be equal.
+    fn compares_equal(self, other: Container) -> bool {
+        let (a, b) = (Aligned::new(self.0), Aligned::new(other.0));
+        // SAFETY: both are whole containers in aligned memory.
+        unsafe { pg_sys::compareJsonbContainers(a.container(), b.container()) == 0 }
+    }
+}
+
+/// A copy in aligned memory, as the server's functions want it.
+struct Aligned(Vec<u64>);
+
+impl Aligned {
+    fn new(bytes: &[u8]) -> Self {
+        let mut words = vec![0u64; bytes.len().div_ceil(8)];
+        for (word, chunk) in words.iter_mut().zip(bytes.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..chunk.len()].copy_from_slice(chunk);
+            *word = u64::from_ne_bytes(padded);
+        }
+        Aligned(words)
+    }
+
+    fn container(&self) -> *mut pg_sys::JsonbContainer {
+        self.0.as_ptr().cast_mut().cast()
+    }
+
+    fn datum(&self) -> pg_sys::Datum {
+        pg_sys::Datum::from(self.0.as_ptr())
+    }
+}
+
+/// A `numeric` in its stored form, varlena header included.
+#[derive(Clone, Copy)]
+pub struct Number<'a>(&'a [u8]);
+
+impl Number<'_> {
+    /// The value as an integer and the number of decimals it is written with; `None` where it is not
+    /// an integer or does not fit.
+    fn integer(self) -> Option<(i64, u16)> {
+        const BASE: i128 = 10_000;
+        // A number inside a document keeps the header it was made with: one byte or four.
+        let header = if cfg!(target_endian = "little") && self.0.first()? & 1 == 1 { 1 } else { 4 };
+        let body = self.0.get(header..)?;
+        let word = |i: usize| {
+            body.get(2 * i..2 * i + 2)
+                .and_then(|b| b.try_into().ok())
+                .map(u16::from_ne_bytes)
+        };
+        let head = word(0)?;
+        let (negative, decimals, weight, first) = match head & 0xC000 {
+            0xC000 => return None,
+            0x8000 => {
+                let weight = (head & 0x3F) as i32 - if head & 0x40 != 0 { 64 } else { 0 };
+                (head & 0x2000 != 0, (head & 0x1F80) >> 7, weight, 1)
+            }
+            sign => (sign == 0x4000, head & 0x3FFF, i32::from(word(1)? as i16), 2),
+        };
+        let digits = body.len() / 2 - first;
+        if digits == 0 {
+            return Some((0, decimals));
+        }
+        // Digits after the point are never stored as trailing zeros.
+        if weight < 0 || weight > 4 || digits as i32 > weight + 1 {
+            return None;
+        }
+        let mut value: i128 = 0;
+        for i in 0..=weight as usize {
+            let digit = if i < digits { word(first + i)? } else { 0 };
+            value = value * BASE + i128::from(digit);
+        }
+        Some((i64::try_from(if negative { -value } else { value }).ok()?, decimals))
+    }
+
+    fn text(self) -> Vec<u8> {
+        if let Some((value, 0)) = self.integer() {
+            return value.to_string().into_bytes();
+        }
+        let copy = Aligned::new(self.0);
+        // SAFETY: numeric_out takes a numeric and returns a palloc'd C string.
+        unsafe {
+            owned_cstr(
+                value::call(
+                    pg_sys::numeric_out,
+                    std::ptr::null_mut(),
+                    pg_sys::InvalidOid,
+                    &[copy.datum()],
+                )
+                .cast_mut_ptr(),
+            )
+        }
+    }
+
+    fn same(self, other: Number) -> bool {
+        if self.0 == other.0 {
+            return true;
+        }
+        if let (Some((a, _)), Some((b, _))) = (self.integer(), other.integer()) {
+            return a == b;
+        }
+        let (a, b) = (Aligned::new(self.0), Aligned::new(other.0));
+        // SAFETY: numeric_eq takes two numerics.
+        unsafe {
+            value::call(
+                pg_sys::numeric_eq,
+                std::ptr::null_mut(),
+                pg_sys::InvalidOid,
+                &[a.datum(), b.datum()],
+            )
+            .value()
+                != 0
+        }
+    }
+}
+
+/// A value inside a document.
+#[derive(Clone, Copy)]
+pub enum Value<'a> {
+    Null,
+    Boolean(bool),
+    Number(Number<'a>),
+    String(&'a [u8]),
+    Container(Container<'a>),
+}
+
+impl<'v> Json for Value<'v> {
+    fn kind(self) -> Kind {
+        match self {
+            Value::Null => Kind::Null,
+            Value::Boolean(_) => Kind::Boolean,
+            Value::Number(_) => Kind::Number,
+            Value::String(_) => Kind::String,
+            Value::Container(c) if c.is_object() => Kind::Object,
+            Value::Container(_) => Kind::Array,
+        }
+    }
+
+    fn get(self, key: &str) -> Option<Self> {
+        match self {
+            Value::Container(c) if c.is_object() => c.find(key.as_bytes()),
+            _ => None,
+        }
+    }
+
+    fn has(self, key: &str) -> bool {
+        match self {
+            Value::Container(c) if c.is_object() => c.find(key.as_bytes()).is_some(),
+            Value::Container(c) => (0..c.count()).any(|i| c.key(i) == Some(key.as_bytes())),
+            Value::String(text) => text == key.as_bytes(),
+            _ => false,
+        }
+    }
+
+    fn text<'a>(self) -> Option<Cow<'a, [u8]>>
+    where
+        Self: 'a,
+    {
+        Some(match self {
+            Value::Null => return None,
+            Value::Boolean(true) => Cow::Borrowed(&b"true"[..]),
+            Value::Boolean(false) => Cow::Borrowed(&b"false"[..]),
+            Value::Number(number) => Cow::Owned(number.text()),
+            Value::String(text) => Cow::Borrowed(text),
+            Value::Container(c) => {
+                let copy = Aligned::new(c.0);
+                // SAFETY: a whole container in aligned memory; the result is a palloc'd C string.
+                Cow::Owned(owned_cstr(unsafe {
+                    pg_sys::JsonbToCString(
+                        std::ptr::null_mut(),
+                        copy.container(),
+                        c.0.len() as i32,
+                    )
+                }))
+            }
+        })
+    }
+
+    fn same(self, other: Self) -> bool {
+        match (self, other) {
+            (Value::Null, Value::Null) => true,
+            (Value::Boolean(a), Value::Boolean(b)) => a == b,
+            (Value::Number(a), Value::Number(b)) => a.same(b),
+            (Value::String(a), Value::String(b)) => a == b,
+            (Value::Container(a), Value::Container(b)) => {
+                a.0 == b.0 || a.header() == b.header() && a.compares_equal(b)
+            }
+            _ => false,
+        }
+    }
+
+    fn is_number(self, n: i64) -> bool {
+        matches!(self, Value::Number(number) if number.integer().is_some_and(|(v, _)| v == n))
+    }
+
+    fn as_bigint(self) -> Option<i64> {
+        if let Value::Number(number) = self
+            && let Some((value, 0)) = number.integer()
+        {
+            return Some(value);
+        }
+        let text = nul_terminated(self.text()?);
+        quietly(|| cast_bigint(&text))
+    }
+
+    fn to_bigint(self) -> Option<i64> {
+        if let Value::Number(number) = self
+            && let Some((value, 0)) = number.integer()
+        {
+            return Some(value);
+        }
+        let text = nul_terminated(self.text()?);
+        Some(cast_bigint(&text))
+    }
+
+    fn as_boolean(self) -> Option<bool> {
+        if let Value::Boolean(value) = self {
+            return Some(value);
+        }
+        let text = nul_terminated(self.text()?);
+        quietly(|| cast_boolean(&text))
+    }
+
+    fn to_boolean(self) -> Option<bool> {
+        if let Value::Boolean(value) = self {
+            return Some(value);
+        }
+        let text = nul_terminated(self.text()?);
+        Some(cast_boolean(&text))
+    }
+
+    fn every_member(self, mut f: impl FnMut(&[u8], Self) -> bool) -> bool {
+        let Value::Container(c) = self else {
+            return true;
+        };
+        !c.is_object()
+            || (0..c.count()).all(|i| match (c.key(i), c.entry(c.count(), i)) {
+                (Some(key), Some(value)) => f(key, value),
+                _ => true,
+            })
+    }
+}
+
+/// jsonb text holds no NUL, so that the server's input functions can take it as a C string.
+fn nul_terminated(text: Cow<'_, [u8]>) -> Vec<u8> {
+    let mut text = text.into_owned();
+    text.push(0);
+    text
+}
+
+fn cast_bigint(text: &[u8]) -> i64 {
+    // SAFETY: int8in takes a NUL-terminated string.
+    unsafe {
+        value::call(
+            pg_sys::int8in,
+            std::ptr::null_mut(),
+            pg_sys::InvalidOid,
+            &[pg_sys::Datum::from(text.as_ptr())],
+        )
+        .value() as i64
+    }
+}
+
+fn cast_boolean(text: &[u8]) -> bool {
+    // SAFETY: boolin takes a NUL-terminated string.
+    unsafe {
+        value::call(
+            pg_sys::boolin,
+            std::ptr::null_mut(),
+            pg_sys::InvalidOid,
+            &[pg_sys::Datum::from(text.as_ptr())],
+        )
+        .value()
+            != 0
+    }
+}
+
+/// The answer of an input function, or `None` where it raises. It takes no lock, opens nothing and
+/// changes nothing, so that its error can be dropped without a subtransaction.
+fn quietly<T>(cast: impl FnOnce() -> T + std::panic::UnwindSafe) -> Option<T> {
+    PgTryBuilder::new(|| Some(cast()))
+        .catch_when(
+            pgrx::PgSqlErrorCode::ERRCODE_INVALID_TEXT_REPRESENTATION,
+            |_| None,
+        )
+        .catch_when(
+            pgrx::PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+            |_| None,
+        )
+        .execute()
+}

@@ -1,0 +1,13 @@
+//! The server, behind safe functions: the only module with unsafe code.
+
+#![allow(unsafe_code)]
+
+pub mod error;
+pub mod invalidation;
+pub mod jsonb;
+pub mod map;
+pub mod probe;
+pub mod row;
+pub mod session;
+pub mod trigger;
+pub mod value;

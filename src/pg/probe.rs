@@ -1,0 +1,522 @@
+//! Questions about sibling rows.
+//!
+//! A probe opens the table, scans a valid index whose leading columns are equality columns of the
+//! question (or the heap, where there is none), and has the whole condition judged again on the raw row.
+//! It lies below permissions, policies, plans and search_path, as a unique check does: nothing can blind
+//! it and no user's code runs in it. What it sees is the latest committed truth plus the command's own
+//! changes, at every isolation level.
+
+use std::cell::RefCell;
+
+use pgrx::{PgSqlErrorCode, pg_sys};
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
+
+use super::error::Failure;
+use super::invalidation::{self, Memory};
+use super::map;
+use super::row::Row;
+use super::trigger::Relation;
+use super::value;
+use crate::protocol::tables::{Table, Type};
+
+/// An equality that every row of the answer satisfies.
+pub enum Key<'k> {
+    Uuid(&'k [u8; 16]),
+    Text(&'k [u8]),
+}
+
+/// How an answer's row is locked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Lock {
+    ForUpdate,
+}
+
+impl Lock {
+    fn mode(self) -> pg_sys::LockTupleMode::Type {
+        match self {
+            Lock::ForUpdate => pg_sys::LockTupleMode::LockTupleExclusive,
+        }
+    }
+}
+
+/// Whether a row of `T` in the trigger table's schema has these keys and satisfies `condition`.
+pub fn exists<T: Table>(
+    near: &Relation<'_>,
+    keys: &[(T, Key<'_>)],
+    mut condition: impl FnMut(&Row<'_, T>) -> bool,
+) -> bool {
+    let mut found = false;
+    Probe::open(near, keys, None).scan(|row| {
+        found = condition(row);
+        !found
+    });
+    found
+}
+
+/// Locks the rows that have these keys, waiting for whoever holds them, and shows each as it is then.
+pub fn lock_each<T: Table>(
+    near: &Relation<'_>,
+    keys: &[(T, Key<'_>)],
+    lock: Lock,
+    mut visit: impl FnMut(&Row<'_, T>),
+) {
+    Probe::open(near, keys, Some(lock)).scan(|row| {
+        visit(row);
+        true
+    });
+}
+
+/// The most equality columns that a question has.
+const MAX_KEYS: usize = 4;
+type Attributes = [i16; MAX_KEYS];
+
+/// A usable index for a set of equality columns.
+#[derive(Clone, Copy)]
+struct Choice {
+    /// Invalid: no index serves, read the heap.
+    index: pg_sys::Oid,
+    /// How many leading index columns are bound.
+    bound: usize,
+    /// For each bound index column, which key it is bound to.
+    key: [usize; MAX_KEYS],
+    /// For each bound index column, its `=` function.
+    equal: [pg_sys::Oid; MAX_KEYS],
+}
+
+thread_local! {
+    static CHOICES: RefCell<Memory<Attributes, Choice>> = const { RefCell::new(Memory::new()) };
+}
+
+pub fn forget(relation: pg_sys::Oid) {
+    CHOICES.with_borrow_mut(|choices| choices.forget(relation));
+}
+
+struct Probe<'k, T> {
+    table: pg_sys::Relation,
+    keys: &'k [(T, Key<'k>)],
+    lock: Option<Lock>,
+}
+
+impl<'k, T: Table> Probe<'k, T> {
+    fn open(near: &Relation<'_>, keys: &'k [(T, Key<'k>)], lock: Option<Lock>) -> Self {
+        debug_assert!(!keys.is_empty() && keys.len() <= MAX_KEYS);
+        let mode = match lock {
+            None => pg_sys::AccessShareLock,
+            Some(_) => pg_sys::RowShareLock,
+        } as pg_sys::LOCKMODE;
+        Probe {
+            table: open_sibling::<T>(near, mode),
+            keys,
+            lock,
+        }
+    }
+
+    /// Visits the rows that have the keys, until `visit` answers false.
+    fn scan(self, mut visit: impl FnMut(&Row<'_, T>) -> bool) {
+        // SAFETY: the table is open; each step is the server's own scan protocol in order. On an
+        // error the transaction's resource owner closes what is open here.
+        unsafe {
+            pg_sys::CommandCounterIncrement();
+            pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
+            let snapshot = pg_sys::GetActiveSnapshot();
+            let slot = pg_sys::table_slot_create(self.table, std::ptr::null_mut());
+            let cursor = Cursor::open(self.table, snapshot, self.keys);
+            while cursor.next(slot) {
+                if let Some(lock) = self.lock
+                    && !lock_row(self.table, slot, snapshot, lock)
+                {
+                    continue;
+                }
+                let row = Row::<T>::new(self.table, slot);
+                if self.keys.iter().all(|(column, key)| has_key(&row, *column, key))
+                    && !visit(&row)
+                {
+                    break;
+                }
+            }
+            cursor.close();
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            pg_sys::PopActiveSnapshot();
+            // Locks are kept to the end of the transaction, as a query would.
+            pg_sys::relation_close(self.table, pg_sys::NoLock as pg_sys::LOCKMODE);
+        }
+    }
+}
+
+fn has_key<T: Table>(row: &Row<'_, T>, column: T, key: &Key<'_>) -> bool {
+    match key {
+        Key::Uuid(uuid) => row.uuid(column) == Some(*uuid),
+        Key::Text(text) => row.text(column) == Some(*text),
+    }
+}
+
+/// Opens the ordinary table of `T`'s name in the schema of `near`.
+fn open_sibling<T: Table>(near: &Relation<'_>, mode: pg_sys::LOCKMODE) -> pg_sys::Relation {
+    let schema = near.schema_oid();
+    let name = std::ffi::CString::new(T::NAME).unwrap_or_default();
+    loop {
+        // SAFETY: catalogue look-up by name and namespace; try_table_open checks that it still exists.
+        unsafe {
+            let oid = pg_sys::get_relname_relid(name.as_ptr(), schema);
+            if oid == pg_sys::InvalidOid {
+                missing::<T>(near);
+            }
+            let relation = pg_sys::try_relation_open(oid, mode);
+            // Dropped or renamed while we waited for the lock: ask again.
+            if relation.is_null() || pg_sys::get_relname_relid(name.as_ptr(), schema) != oid {
+                if !relation.is_null() {
+                    pg_sys::relation_close(relation, mode);
+                }
+                continue;
+            }
+            if (*(*relation).rd_rel).relkind as u8 != pg_sys::RELKIND_RELATION {
+                Failure::new(
+                    PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+                    format!(
+                        "{}, which guard {} reads, is not an ordinary table",
+                        map::qualified_name(relation),
+                        T::GUARD
+                    ),
+                )
+                .raise();
+            }
+            return relation;
+        }
+    }
+}
+
+fn missing<T: Table>(near: &Relation<'_>) -> ! {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
+        format!(
+            "table {}.{}, which guard {} reads, does not exist",
+            near.schema_name(),
+            T::NAME,
+            T::GUARD
+        ),
+    )
+    .hint("Run opengeni_guards.provision() for this schema, or put the table back.")
+    .raise()
+}
+
+/// Locks the row in `slot` and leaves its latest version there; false where it is gone.
+///
+/// # Safety
+/// The slot holds a row of the open table, read under `snapshot`.
+unsafe fn lock_row(
+    table: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    snapshot: pg_sys::Snapshot,
+    lock: Lock,
+) -> bool {
+    // SAFETY: by contract; the table access method is the relation's own.
+    unsafe {
+        let tuple_lock = (*(*table).rd_tableam).tuple_lock;
+        let mut tid = (*slot).tts_tid;
+        let mut failure = pg_sys::TM_FailureData::default();
+        let command = pg_sys::GetCurrentCommandId(true);
+        let Some(tuple_lock) = tuple_lock else {
+            return false;
+        };
+        // With FIND_LAST_VERSION the only outcomes besides Ok are versions that are gone for us:
+        // deleted, or changed by this very command.
+        pg_guard_ffi_boundary(|| {
+            tuple_lock(
+                table,
+                &mut tid,
+                snapshot,
+                slot,
+                command,
+                lock.mode(),
+                pg_sys::LockWaitPolicy::LockWaitBlock,
+                pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8,
+                &mut failure,
+            )
+        }) == pg_sys::TM_Result::TM_Ok
+    }
+}
+
+/// A scan of the chosen index, or of the heap.
+enum Cursor {
+    Index {
+        scan: pg_sys::IndexScanDesc,
+        index: pg_sys::Relation,
+    },
+    Heap {
+        scan: pg_sys::TableScanDesc,
+        table: pg_sys::Relation,
+    },
+}
+
+impl Cursor {
+    /// # Safety
+    /// The table is open, the snapshot is active.
+    unsafe fn open<T: Table>(
+        table: pg_sys::Relation,
+        snapshot: pg_sys::Snapshot,
+        keys: &[(T, Key<'_>)],
+    ) -> Cursor {
+        // SAFETY: by contract.
+        unsafe {
+            let attributes = attributes_of(table, keys);
+            if let Some((index, choice)) = open_index(table, &attributes) {
+                let mut bound: [pg_sys::ScanKeyData; MAX_KEYS] = Default::default();
+                for (i, entry) in bound.iter_mut().enumerate().take(choice.bound) {
+                    let argument = match keys[choice.key[i]].1 {
+                        Key::Uuid(uuid) => pg_sys::Datum::from(uuid.as_ptr()),
+                        Key::Text(text) => value::text_datum(text),
+                    };
+                    pg_sys::ScanKeyEntryInitialize(
+                        entry,
+                        0,
+                        i as i16 + 1,
+                        pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber,
+                        pg_sys::InvalidOid,
+                        *(*index).rd_indcollation.add(i),
+                        choice.equal[i],
+                        argument,
+                    );
+                }
+                let scan = begin_index_scan(table, index, snapshot, choice.bound as i32);
+                pg_sys::index_rescan(
+                    scan,
+                    bound.as_mut_ptr(),
+                    choice.bound as i32,
+                    std::ptr::null_mut(),
+                    0,
+                );
+                return Cursor::Index { scan, index };
+            }
+            let begin = (*(*table).rd_tableam).scan_begin;
+            let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN
+                | pg_sys::ScanOptions::SO_ALLOW_STRAT
+                | pg_sys::ScanOptions::SO_ALLOW_SYNC
+                | pg_sys::ScanOptions::SO_ALLOW_PAGEMODE;
+            let scan = match begin {
+                Some(begin) => pg_guard_ffi_boundary(|| {
+                    begin(
+                        table,
+                        snapshot,
+                        0,
+                        std::ptr::null_mut(),
+                        std::ptr::null_mut(),
+                        flags,
+                    )
+                }),
+                None => std::ptr::null_mut(),
+            };
+            Cursor::Heap { scan, table }
+        }
+    }
+
+    /// # Safety
+    /// The slot fits the table.
+    unsafe fn next(&self, slot: *mut pg_sys::TupleTableSlot) -> bool {
+        let forward = pg_sys::ScanDirection::ForwardScanDirection;
+        // SAFETY: the scan is open. A long scan stays cancellable.
+        unsafe {
+            match self {
+                Cursor::Index { scan, .. } => pg_sys::index_getnext_slot(*scan, forward, slot),
+                Cursor::Heap { scan, table } => {
+                    pgrx::check_for_interrupts!();
+                    match (*(*(*table)).rd_tableam).scan_getnextslot {
+                        Some(next) => pg_guard_ffi_boundary(|| next(*scan, forward, slot)),
+                        None => false,
+                    }
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// Called once.
+    unsafe fn close(self) {
+        // SAFETY: by contract; both are open.
+        unsafe {
+            match self {
+                Cursor::Index { scan, index } => {
+                    pg_sys::index_endscan(scan);
+                    pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
+                }
+                Cursor::Heap { scan, table } => {
+                    if let Some(end) = (*(*table).rd_tableam).scan_end {
+                        pg_guard_ffi_boundary(|| end(scan));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// Both relations are open, the snapshot is active.
+unsafe fn begin_index_scan(
+    table: pg_sys::Relation,
+    index: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    keys: i32,
+) -> pg_sys::IndexScanDesc {
+    // SAFETY: by contract.
+    unsafe {
+        #[cfg(feature = "pg18")]
+        return pg_sys::index_beginscan(table, index, snapshot, std::ptr::null_mut(), keys, 0);
+        #[cfg(not(feature = "pg18"))]
+        return pg_sys::index_beginscan(table, index, snapshot, keys, 0);
+    }
+}
+
+/// # Safety
+/// The table is open.
+unsafe fn attributes_of<T: Table>(table: pg_sys::Relation, keys: &[(T, Key<'_>)]) -> Attributes {
+    // SAFETY: by contract.
+    let map = unsafe { map::of::<T>(table) };
+    let mut attributes = [0; MAX_KEYS];
+    for (attribute, (column, _)) in attributes.iter_mut().zip(keys) {
+        *attribute = map.attribute(*column);
+    }
+    attributes
+}
+
+/// The index for these equality columns, opened; `None` where the heap has to be read.
+///
+/// # Safety
+/// The table is open.
+unsafe fn open_index(
+    table: pg_sys::Relation,
+    attributes: &Attributes,
+) -> Option<(pg_sys::Relation, Choice)> {
+    // SAFETY: by contract. An index that was dropped or broken since it was chosen is chosen anew.
+    unsafe {
+        let oid = (*table).rd_id;
+        for _ in 0..8 {
+            let choice = match CHOICES.with_borrow(|choices| choices.get(oid, attributes)) {
+                Some(choice) => choice,
+                None => {
+                    let before = invalidation::epoch();
+                    let choice = choose(table, attributes);
+                    if invalidation::epoch() == before {
+                        CHOICES.with_borrow_mut(|choices| choices.put(oid, *attributes, choice));
+                    }
+                    choice
+                }
+            };
+            if choice.index == pg_sys::InvalidOid {
+                return None;
+            }
+            let before = invalidation::epoch();
+            let index = pg_sys::try_relation_open(
+                choice.index,
+                pg_sys::AccessShareLock as pg_sys::LOCKMODE,
+            );
+            let usable = !index.is_null()
+                && (invalidation::epoch() == before || bind(index, table, attributes).is_some());
+            if usable {
+                return Some((index, choice));
+            }
+            if !index.is_null() {
+                pg_sys::relation_close(index, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+            }
+            forget(oid);
+        }
+        None
+    }
+}
+
+/// The valid index that binds most leading columns.
+///
+/// # Safety
+/// The table is open.
+unsafe fn choose(table: pg_sys::Relation, attributes: &Attributes) -> Choice {
+    let mut best = Choice {
+        index: pg_sys::InvalidOid,
+        bound: 0,
+        key: [0; MAX_KEYS],
+        equal: [pg_sys::InvalidOid; MAX_KEYS],
+    };
+    // SAFETY: by contract.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList(table);
+        let count = if list.is_null() { 0 } else { (*list).length };
+        for n in 0..count {
+            let oid = pg_sys::list_nth_oid(list, n);
+            let index =
+                pg_sys::try_relation_open(oid, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+            if index.is_null() {
+                continue;
+            }
+            if let Some(choice) = bind(index, table, attributes)
+                && choice.bound > best.bound
+            {
+                best = choice;
+            }
+            pg_sys::relation_close(index, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        }
+        pg_sys::list_free(list);
+    }
+    best
+}
+
+/// How an index serves these equality columns, if it does: complete, valid, whole-table, btree, with
+/// the type's own equality under the column's own collation.
+///
+/// # Safety
+/// Both relations are open.
+unsafe fn bind(
+    index: pg_sys::Relation,
+    table: pg_sys::Relation,
+    attributes: &Attributes,
+) -> Option<Choice> {
+    // SAFETY: by contract; the arrays have an element per key column.
+    unsafe {
+        let form = (*index).rd_index;
+        if form.is_null()
+            || (*form).indrelid != (*table).rd_id
+            || !(*form).indisvalid
+            // Its oldest rows may be missing from it for snapshots that are still in use.
+            || (*form).indcheckxmin
+            || (*(*index).rd_rel).relam != pg_sys::BTREE_AM_OID
+            || !pg_sys::RelationGetIndexPredicate(index).is_null()
+        {
+            return None;
+        }
+        let mut choice = Choice {
+            index: (*index).rd_id,
+            bound: 0,
+            key: [0; MAX_KEYS],
+            equal: [pg_sys::InvalidOid; MAX_KEYS],
+        };
+        let columns = (*form).indkey.values.as_slice((*form).indnkeyatts as usize);
+        for (i, column) in columns.iter().enumerate() {
+            let Some(key) = attributes.iter().position(|a| a == column && *a > 0) else {
+                break;
+            };
+            let family = *(*index).rd_opfamily.add(i);
+            let ty = *(*index).rd_opcintype.add(i);
+            let attribute = map::attribute_of(table, *column);
+            let operator = pg_sys::get_opfamily_member(
+                family,
+                ty,
+                ty,
+                pg_sys::BTEqualStrategyNumber as i16,
+            );
+            let default_operator =
+                (*pg_sys::lookup_type_cache(ty, pg_sys::TYPECACHE_EQ_OPR as i32)).eq_opr;
+            if ty != attribute.atttypid
+                || *(*index).rd_indcollation.add(i) != attribute.attcollation
+                || operator == pg_sys::InvalidOid
+                || operator != default_operator
+            {
+                break;
+            }
+            choice.key[i] = key;
+            choice.equal[i] = pg_sys::get_opcode(operator);
+            choice.bound = i + 1;
+        }
+        (choice.bound > 0).then_some(choice)
+    }
+}
+
+/// Whether `ty` is one that a question may be asked by.
+pub const fn is_key_type(ty: Type) -> bool {
+    matches!(ty, Type::Uuid | Type::Text)
+}

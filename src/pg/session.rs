@@ -1,0 +1,45 @@
+//! The session and its transaction.
+
+use std::ffi::CStr;
+
+use pgrx::pg_sys;
+
+/// `current_setting(name, true)`: the value stays valid until the setting changes.
+pub fn setting(name: &CStr) -> Option<&CStr> {
+    // SAFETY: GetConfigOption returns NULL or a NUL-terminated string that the setting owns.
+    unsafe {
+        let value = pg_sys::GetConfigOption(name.as_ptr(), true, false);
+        (!value.is_null()).then(|| CStr::from_ptr(value))
+    }
+}
+
+/// Whether the session user (not the current role) is a superuser.
+pub fn session_user_is_superuser() -> bool {
+    // SAFETY: look-ups by OID.
+    unsafe { pg_sys::superuser_arg(pg_sys::GetSessionUserId()) }
+}
+
+/// `pg_current_xact_id_if_assigned()`, as a plain number: never assigns one.
+pub fn top_transaction_id() -> Option<u64> {
+    // SAFETY: reads backend state.
+    let id = unsafe { pg_sys::GetTopFullTransactionIdIfAny() }.value;
+    (id != 0).then_some(id)
+}
+
+/// Whether a full transaction id belongs to somebody else's transaction that is still running, or to
+/// one that has not begun.
+pub fn is_foreign_and_unfinished(id: u64) -> bool {
+    // SAFETY: reads shared transaction state.
+    unsafe {
+        let next = pg_sys::ReadNextFullTransactionId().value;
+        if id >= next {
+            return true;
+        }
+        // The low 32 bits name a transaction only within the last 2^31; older ones have finished.
+        if next - id >= 1 << 31 {
+            return false;
+        }
+        let xid = pg_sys::TransactionId::from(id as u32);
+        pg_sys::TransactionIdIsInProgress(xid) && !pg_sys::TransactionIdIsCurrentTransactionId(xid)
+    }
+}

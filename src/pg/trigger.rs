@@ -1,0 +1,157 @@
+//! A trigger event, and how a guard answers it.
+
+use std::ffi::{CStr, c_char};
+use std::marker::PhantomData;
+
+use pgrx::heap_tuple::PgHeapTuple;
+use pgrx::{PgSqlErrorCode, pg_sys};
+use pgrx::pgbox::AllocatedByPostgres;
+use pgrx::prelude::PgTrigger;
+use pgrx::trigger_support::TriggerTuple;
+
+use super::error::{self, Failure, Place};
+use super::row::Row;
+use crate::protocol::refusal::Verdict;
+use crate::protocol::tables::Table;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Insert,
+    Update,
+    Delete,
+    Truncate,
+}
+
+impl Operation {
+    /// As `TG_OP` writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Insert => "INSERT",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+            Operation::Truncate => "TRUNCATE",
+        }
+    }
+}
+
+/// The relation that a trigger fires on, open for the event.
+#[derive(Clone, Copy)]
+pub struct Relation<'a> {
+    pointer: pg_sys::Relation,
+    lifetime: PhantomData<&'a ()>,
+}
+
+impl Relation<'_> {
+    pub fn schema_oid(&self) -> pg_sys::Oid {
+        // SAFETY: open for the event.
+        unsafe { (*(*self.pointer).rd_rel).relnamespace }
+    }
+
+    pub fn schema_name(&self) -> String {
+        let name = self.schema_cstr();
+        if name.is_null() {
+            return String::new();
+        }
+        // SAFETY: get_namespace_name returns a NUL-terminated copy.
+        unsafe { CStr::from_ptr(name) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    fn schema_cstr(&self) -> *const c_char {
+        // SAFETY: a catalogue look-up by OID.
+        unsafe { pg_sys::get_namespace_name(self.schema_oid()) }
+    }
+
+    fn name_cstr(&self) -> *const c_char {
+        // SAFETY: open for the event.
+        unsafe { (*(*self.pointer).rd_rel).relname.data.as_ptr() }
+    }
+}
+
+/// One firing of a row trigger.
+pub struct Event<'a> {
+    data: &'a pg_sys::TriggerData,
+    operation: Operation,
+}
+
+impl<'a> Event<'a> {
+    pub fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    pub fn relation(&self) -> Relation<'a> {
+        Relation {
+            pointer: self.data.tg_relation,
+            lifetime: PhantomData,
+        }
+    }
+
+    /// The row before the event: of an UPDATE or DELETE.
+    pub fn old<T: Table>(&self) -> Row<'a, T> {
+        debug_assert_ne!(self.operation, Operation::Insert);
+        // SAFETY: the event holds its relation and slots for as long as the trigger runs.
+        unsafe { Row::new(self.data.tg_relation, self.data.tg_trigslot) }
+    }
+
+    /// The row after the event: of an INSERT or UPDATE.
+    pub fn new<T: Table>(&self) -> Row<'a, T> {
+        debug_assert_ne!(self.operation, Operation::Delete);
+        let slot = match self.operation {
+            Operation::Update => self.data.tg_newslot,
+            _ => self.data.tg_trigslot,
+        };
+        // SAFETY: as above.
+        unsafe { Row::new(self.data.tg_relation, slot) }
+    }
+}
+
+/// What a guard hands back to the server: the row, to go on with.
+pub type Answer<'a> = Option<PgHeapTuple<'a, AllocatedByPostgres>>;
+
+/// Runs a BEFORE ROW guard: the row passes unchanged, or the statement ends with the refusal.
+pub fn before_row<'a>(
+    trigger: &'a PgTrigger<'a>,
+    guard: fn(&Event<'_>) -> Verdict,
+) -> Answer<'a> {
+    let data: &'a pg_sys::TriggerData = trigger.trigger_data();
+    let event = Event {
+        data,
+        operation: operation(data),
+    };
+    let timing = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
+    if data.tg_event & (pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_TIMINGMASK) != timing {
+        Failure::new(
+            PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+            "this guard has to be fired BEFORE ROW",
+        )
+        .hint("Bind it with opengeni_guards.provision().")
+        .raise();
+    }
+    if let Err(refusal) = guard(&event) {
+        let relation = event.relation();
+        error::refuse(
+            refusal,
+            Place {
+                schema: relation.schema_cstr(),
+                table: relation.name_cstr(),
+                operation: event.operation.name(),
+            },
+        );
+    }
+    let which = match event.operation {
+        Operation::Delete => TriggerTuple::Old,
+        _ => TriggerTuple::New,
+    };
+    // SAFETY: the tuple is the event's own.
+    unsafe { PgHeapTuple::from_trigger_data(data, which) }
+}
+
+fn operation(data: &pg_sys::TriggerData) -> Operation {
+    match data.tg_event & pg_sys::TRIGGER_EVENT_OPMASK {
+        pg_sys::TRIGGER_EVENT_INSERT => Operation::Insert,
+        pg_sys::TRIGGER_EVENT_UPDATE => Operation::Update,
+        pg_sys::TRIGGER_EVENT_DELETE => Operation::Delete,
+        _ => Operation::Truncate,
+    }
+}

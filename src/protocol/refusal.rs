@@ -1,0 +1,161 @@
+//! The catalogue of refusals: one entry per rule, with the published SQLSTATE and message.
+
+/// What a rule says when it refuses.
+pub struct Entry {
+    /// Error field CONSTRAINT.
+    pub id: &'static str,
+    pub guard: &'static str,
+    /// The table whose write is refused; empty where the guard serves several.
+    pub table: &'static str,
+    pub sqlstate: &'static str,
+    /// `{op}` and `{table}` stand for the operation and the table of the event.
+    pub message: &'static str,
+    /// The protocol step that is missing.
+    pub hint: &'static str,
+}
+
+macro_rules! rules {
+    ($($guard:literal on $table:literal { $($variant:ident $id:literal $state:literal $message:literal, $hint:literal;)* })*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Rule { $($($variant,)*)* }
+
+        impl Rule {
+            /// In the order of the catalogue, which within a guard is the order of the checks.
+            pub const ALL: &'static [Rule] = &[$($(Rule::$variant,)*)*];
+
+            pub fn entry(self) -> &'static Entry {
+                match self {
+                    $($(Rule::$variant => &Entry {
+                        id: $id,
+                        guard: $guard,
+                        table: $table,
+                        sqlstate: $state,
+                        message: $message,
+                        hint: $hint,
+                    },)*)*
+                }
+            }
+        }
+    };
+}
+
+rules! {
+    "enforce_sandbox_recovery_protocol_v2" on "" {
+        Marker "protocol_v2.marker" "55000"
+            "sandbox recovery protocol v2 marker is required for {op} on {table}",
+            "Set opengeni.sandbox_recovery_protocol_v2 to '1' in the transaction that writes.";
+    }
+    "supervised_command_guard" on "sandbox_retained_processes" {
+        DeleteUnsettled "supervised_command.delete_unsettled" "55000"
+            "Unsettled supervised command evidence cannot be deleted",
+            "Settle the command first: receipt, captured output, then exit; or record its loss.";
+        RetentionXid "supervised_command.retention_xid" "55000"
+            "Retention transaction identity is immutable",
+            "Leave supervision_retention_xid to its default in INSERT and out of UPDATE.";
+        Identity "supervised_command.identity" "55000"
+            "Supervised command identity is immutable",
+            "Retain a new command instead of changing what this one ran as.";
+        InitialRetention "supervised_command.initial_retention" "55000"
+            "Supervision requires initial retention",
+            "Attach the descriptor in the transaction that inserts the retained process.";
+        CancellationMonotonic "supervised_command.cancellation_monotonic" "55000"
+            "Cancellation intent is monotonic",
+            "Keep the cancellation that is recorded; a second request changes nothing.";
+        ProofImmutable "supervised_command.proof_immutable" "55000"
+            "Supervision proof is immutable",
+            "Keep the receipt and the captured flag that are recorded.";
+        StdinClosed "supervised_command.stdin_closed" "55000"
+            "Supervised stdin admission is closed",
+            "Reserve input before the command is cancelled or has its receipt.";
+        StdinChild "supervised_command.stdin_child" "55000"
+            "Supervised stdin requires an unsettled child admission",
+            "Insert the child admission for this command on its lease before reserving input.";
+        StdinRegress "supervised_command.stdin_regress" "55000"
+            "Supervised stdin sequence cannot regress",
+            "Reserve input at an index above the recorded one.";
+        Adoption "supervised_command.adoption" "55000"
+            "Cancelled command cannot be adopted",
+            "Leave the owner of a cancelled command as it is.";
+        Terminal "supervised_command.terminal" "55000"
+            "Supervised terminal state is immutable",
+            "Leave state, exit code and settlement time of a settled command as they are.";
+        CaptureProtocol "supervised_command.capture_protocol" "55000"
+            "Supervised output requires atomic capture protocol",
+            "Set opengeni.supervised_output_capture_process_id to the process id around the capture.";
+        OutputRegress "supervised_command.output_regress" "55000"
+            "Supervised output proof cannot regress",
+            "Re-read the recorded cursor and capture from there.";
+        CancellationIntent "supervised_command.cancellation_intent" "23514"
+            "Invalid cancellation intent",
+            "Set time and reason together; the reason is provider_deadline or explicit_stop.";
+        LegacyProof "supervised_command.legacy_proof" "23514"
+            "Legacy command cannot acquire supervision proof",
+            "Only a command with a supervision descriptor has a receipt or captured output.";
+        Containment "supervised_command.containment" "55000"
+            "Supervised launch cannot join checkpoint containment",
+            "Launch after the lease's archive capture and command drain have ended.";
+        Descriptor "supervised_command.descriptor" "23514"
+            "Invalid supervision descriptor",
+            "See the descriptor's shape: protocol, invocationId, nonce and controlPath of a modal-router-v1 command without pty.";
+        Receipt "supervised_command.receipt" "23514"
+            "Invalid invocation-bound supervision receipt",
+            "A receipt repeats protocol and invocationId of the descriptor and adds receiptId and leaderExitCode.";
+        CaptureIncomplete "supervised_command.capture_incomplete" "55000"
+            "Supervised output capture is incomplete",
+            "Capture both streams to end of file, with no pending bytes and exit code 0, first.";
+        LossFabricated "supervised_command.loss_fabricated" "55000"
+            "Supervised loss cannot fabricate execution or output proof",
+            "A loss sets state, settled_at and settlement_reason of a recorded command and nothing else.";
+        LaunchRejection "supervised_command.launch_rejection" "55000"
+            "Supervised launch rejection requires an exact pristine invocation",
+            "Set opengeni.supervised_launch_rejection_binding to this process and command; nothing may have run.";
+        TypedLoss "supervised_command.typed_loss" "55000"
+            "Supervised loss requires the exact typed provider-loss transition",
+            "Set opengeni.supervised_provider_loss_binding to the lost lease, epoch, backend and instance.";
+        InputSettlesFirst "supervised_command.input_settles_first" "55000"
+            "Admitted command input must settle before quiescence",
+            "Settle the command's child admissions before its receipt is recorded.";
+        Settlement "supervised_command.settlement" "55000"
+            "Supervised settlement requires quiescence, provider terminal and captured output",
+            "Record receipt and captured output; then exit with the receipt's leaderExitCode.";
+        StreamCursor "supervised_command.stream_cursor" "23514"
+            "Invalid supervision stream cursor",
+            "A cursor has a byteOffset from 0, a string utf8Remainder, a boolean eof and an integer or null exitCode.";
+    }
+}
+
+/// Why a write is refused: the rule, and which columns or JSON paths offended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub rule: Rule,
+    names: &'static [&'static str],
+    offending: u64,
+}
+
+impl Refusal {
+    /// The `names` whose bit is set in `offending`.
+    pub fn new(rule: Rule, names: &'static [&'static str], offending: u64) -> Self {
+        Refusal {
+            rule,
+            names,
+            offending,
+        }
+    }
+
+    /// Names of columns or JSON paths, never values.
+    pub fn offenders(&self) -> impl Iterator<Item = &'static str> {
+        let offending = self.offending;
+        self.names
+            .iter()
+            .enumerate()
+            .filter(move |(bit, _)| offending & (1 << bit) != 0)
+            .map(|(_, name)| *name)
+    }
+}
+
+/// Refuses by `rule`, naming all of `names`.
+pub fn refuse(rule: Rule, names: &'static [&'static str]) -> Result<(), Refusal> {
+    Err(Refusal::new(rule, names, u64::MAX))
+}
+
+pub type Verdict = Result<(), Refusal>;

@@ -1,0 +1,291 @@
+//! `provision`: refuses as a whole, repeats without effect, serves any number of schemas.
+
+use anyhow::{Result, ensure};
+use libtest_mimic::Trial;
+use opengeni_guards_harness::demo::protocol::{self, Command, Tenant};
+use opengeni_guards_harness::server::{SUPERUSER, Server};
+use postgres::Client;
+use uuid::Uuid;
+
+use crate::support::{self, *};
+
+pub fn trials(server: &Server) -> Vec<Trial> {
+    vec![
+        case(
+            server,
+            "provision: a schema that does not exist is 3F000 and changes nothing",
+            no_such_schema,
+        ),
+        case(
+            server,
+            "provision: somebody who does not own the schema is refused with 42501 and changes nothing",
+            not_the_owner,
+        ),
+        case(
+            server,
+            "provision: a table with a column of another type is 42804, named, and changes nothing",
+            wrong_column_type,
+        ),
+        case(
+            server,
+            "provision: a view under a table's name is 42809 and changes nothing",
+            view_in_the_way,
+        ),
+        case(
+            server,
+            "provision: a NULL schema is refused and changes nothing",
+            null_schema,
+        ),
+        case(
+            server,
+            "provision: a second run reports everything present and changes nothing",
+            second_run,
+        ),
+        case(
+            server,
+            "provision: what was dropped since comes back, the rest stays",
+            repairs,
+        ),
+        case(
+            server,
+            "provision: one session works in two data schemas alternately",
+            two_schemas,
+        ),
+        case(
+            server,
+            "provision: a schema whose name needs quoting works like any other",
+            quoted_schema,
+        ),
+        case(
+            server,
+            "provision: the caller's search_path decides nothing",
+            search_path_of_the_caller,
+        ),
+    ]
+}
+
+const PROVISION: &str = "SELECT opengeni_guards.provision($1)";
+
+/// The call is refused and the catalogue is as it was.
+fn changes_nothing(db: &Db, role: &str, sql: &str, states: &[&str]) -> Result<Refusal> {
+    let mut admin = db.admin()?;
+    let before = snapshot(&mut admin)?;
+    let refusal = refused(&mut db.session(role)?, sql, &[])?;
+    ensure!(
+        states.contains(&refusal.sqlstate.as_str()),
+        "expected one of {states:?}, got {refusal:?}"
+    );
+    same(&before, &snapshot(&mut admin)?)?;
+    Ok(refusal)
+}
+
+fn no_such_schema(db: &Db) -> Result<()> {
+    for role in [SUPERUSER, OWNER] {
+        let call = "SELECT opengeni_guards.provision('no such schema')";
+        changes_nothing(db, role, call, &["3F000"])?.names(&["no such schema"])?;
+    }
+    Ok(())
+}
+
+fn not_the_owner(db: &Db) -> Result<()> {
+    db.owner()?.batch_execute(&format!(
+        "CREATE SCHEMA fresh; GRANT ALL ON SCHEMA fresh TO {APP}"
+    ))?;
+    for role in [APP, STRANGER] {
+        for schema in [SCHEMA, "fresh"] {
+            let call = format!("SELECT opengeni_guards.provision('{schema}')");
+            changes_nothing(db, role, &call, &["42501"])?;
+        }
+    }
+    Ok(())
+}
+
+fn wrong_column_type(db: &Db) -> Result<()> {
+    let mut owner = db.owner()?;
+    // Castable types are wrong types too: the guards read columns by type.
+    for (schema, table, column, kind) in [
+        ("first", "sandbox_lease_holders", "last_heartbeat_at", "timestamp"),
+        ("second", "sandbox_leases", "lease_epoch", "bigint"),
+        ("third", "sandbox_retained_processes", "cancellation_reason", "varchar"),
+    ] {
+        owner.batch_execute(&format!("CREATE SCHEMA {schema}"))?;
+        provision(&mut owner, schema)?;
+        owner.batch_execute(&format!(
+            "ALTER TABLE {schema}.{table} ALTER COLUMN {column} TYPE {kind}"
+        ))?;
+        for role in [SUPERUSER, OWNER] {
+            let call = format!("SELECT opengeni_guards.provision('{schema}')");
+            changes_nothing(db, role, &call, &["42804"])?.names(&[table, column])?;
+        }
+    }
+
+    // A foreign table of that name in a schema where everything else is missing.
+    owner.batch_execute(
+        "CREATE SCHEMA alien; CREATE TABLE alien.sandbox_pty_sessions (id text PRIMARY KEY)",
+    )?;
+    changes_nothing(
+        db,
+        OWNER,
+        "SELECT opengeni_guards.provision('alien')",
+        &["42804"],
+    )?
+    .names(&["sandbox_pty_sessions", "id"])
+}
+
+fn view_in_the_way(db: &Db) -> Result<()> {
+    db.owner()?.batch_execute(
+        "CREATE SCHEMA viewed;
+         CREATE VIEW viewed.sandbox_leases AS SELECT * FROM sandbox_leases",
+    )?;
+    changes_nothing(
+        db,
+        OWNER,
+        "SELECT opengeni_guards.provision('viewed')",
+        &["42809"],
+    )?
+    .names(&["sandbox_leases"])
+}
+
+fn null_schema(db: &Db) -> Result<()> {
+    for role in [SUPERUSER, OWNER] {
+        changes_nothing(
+            db,
+            role,
+            "SELECT opengeni_guards.provision(NULL)",
+            &["22004", "22023"],
+        )?;
+    }
+    Ok(())
+}
+
+fn second_run(db: &Db) -> Result<()> {
+    let mut admin = db.admin()?;
+    let before = snapshot(&mut admin)?;
+    for role in [OWNER, SUPERUSER] {
+        let report = db.session(role)?.query(
+            "SELECT object, action FROM opengeni_guards.provision($1)",
+            &[&SCHEMA],
+        )?;
+        ensure!(!report.is_empty(), "nothing reported to {role}");
+        for row in report {
+            let (object, action): (String, String) = (row.get(0), row.get(1));
+            ensure!(
+                ["present", "unchanged"].contains(&action.as_str()),
+                "second run: {object} {action}"
+            );
+        }
+        same(&before, &snapshot(&mut admin)?)?;
+    }
+    Ok(())
+}
+
+fn repairs(db: &Db) -> Result<()> {
+    let mut admin = db.admin()?;
+    let before = definitions(&mut admin)?;
+    let mut owner = db.owner()?;
+    owner.batch_execute(
+        "DROP TRIGGER supervised_command_guard ON sandbox_retained_processes;
+         DROP TRIGGER sandbox_recovery_protocol_v2_lease_guard ON sandbox_leases;
+         DROP INDEX sandbox_workspace_mutation_admissions_actor_idx;
+         DROP POLICY workspace_isolation ON sandbox_lease_holders;
+         ALTER TABLE sandbox_leases DROP CONSTRAINT sandbox_leases_liveness_check",
+    )?;
+    provision(&mut owner, SCHEMA)?;
+    same(&before, &definitions(&mut admin)?)
+}
+
+/// The same command in both schemas; only the first knows of a child admission.
+fn alternate(db: &Db, first: &str, second: &str) -> Result<()> {
+    let tenant = Tenant::new();
+    let command = Command::new(1);
+    let mut admin = db.admin()?;
+    for schema in [first, second] {
+        set(&mut admin, "search_path", schema)?;
+        commit(
+            &mut admin,
+            &[protocol::seed(&tenant), support::launch(&tenant, &command)],
+        )?;
+    }
+    set(&mut admin, "search_path", first)?;
+    commit(
+        &mut admin,
+        &[protocol::admit_input(&tenant, &command, Uuid::new_v4())],
+    )?;
+
+    let mut app = db.app(&tenant)?;
+    for index in 1..=3 {
+        let step = protocol::advance_input(&command, index);
+        set(&mut app, "search_path", first)?;
+        commit(&mut app, &[protocol::advance_input(&command, index)])?;
+        set(&mut app, "search_path", second)?;
+        step_refused(&mut app, &step)?.speaks("supervised_command.stdin_child")?;
+        // What the first schema has to settle is nothing to the second.
+        set(&mut app, "search_path", first)?;
+        let receipt = protocol::record_receipt(&command, command.receipt(0));
+        step_refused(&mut app, &receipt)?.speaks("supervised_command.input_settles_first")?;
+        set(&mut app, "search_path", second)?;
+        let mut trial = app.transaction()?;
+        run(&mut trial, &receipt)?;
+        trial.rollback()?;
+    }
+    Ok(())
+}
+
+fn second_schema(owner: &mut Client, schema: &str) -> Result<()> {
+    let quoted: String = value(owner, "SELECT quote_ident($1)", &[&schema])?;
+    owner.batch_execute(&format!("CREATE SCHEMA {quoted}"))?;
+    provision(owner, schema)?;
+    grant_usage(owner, APP, schema)?;
+    Ok(())
+}
+
+fn two_schemas(db: &Db) -> Result<()> {
+    second_schema(&mut db.owner()?, "elsewhere")?;
+    alternate(db, SCHEMA, "elsewhere")
+}
+
+fn quoted_schema(db: &Db) -> Result<()> {
+    let mut owner = db.owner()?;
+    let awkward = "Data \"2\" of o'Neill, ü $1 %I";
+    second_schema(&mut owner, awkward)?;
+    let quoted: String = value(&mut owner, "SELECT quote_ident($1)", &[&awkward])?;
+    alternate(db, &quoted, SCHEMA)?;
+
+    let report = owner.query(
+        "SELECT action FROM opengeni_guards.provision($1)",
+        &[&awkward],
+    )?;
+    ensure!(
+        report
+            .iter()
+            .all(|row| ["present", "unchanged"].contains(&row.get::<_, &str>(0))),
+        "a second run changes something"
+    );
+    Ok(())
+}
+
+fn search_path_of_the_caller(db: &Db) -> Result<()> {
+    let mut owner = db.owner()?;
+    owner.batch_execute("CREATE SCHEMA trap; CREATE SCHEMA target")?;
+    owner.execute("SET search_path = trap, pg_catalog", &[])?;
+    owner.execute(PROVISION, &[&"target"])?;
+    let made = |client: &mut Client, schema: &str| -> Result<i64> {
+        value(
+            client,
+            "SELECT count(*) FROM pg_class WHERE relnamespace = $1::text::regnamespace",
+            &[&schema],
+        )
+    };
+    ensure!(made(&mut owner, "trap")? == 0, "made in the search_path");
+    ensure!(
+        made(&mut owner, "target")? == made(&mut owner, SCHEMA)?,
+        "the target is not complete"
+    );
+    // The setting is the caller's own again.
+    ensure!(
+        value::<String>(&mut owner, "SELECT current_setting('search_path')", &[])?
+            == "trap, pg_catalog",
+        "search_path was left changed"
+    );
+    Ok(())
+}

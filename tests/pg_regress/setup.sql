@@ -1,0 +1,4 @@
+-- Runs once, as a superuser, in the suite's database after CREATE EXTENSION opengeni_guards.
+\ir ../fixtures/roles.sql
+SELECT count(*) FROM opengeni_guards.provision('public', 'regress_owner');
+\ir ../fixtures/fixture.sql
