@@ -7,7 +7,10 @@ mod opengeni_guards {
     use pgrx::prelude::*;
 
     use crate::guards;
+    use crate::pg::name::Name;
     use crate::pg::trigger::{Answer, before_row};
+    use crate::protocol::refusal::Rule;
+    use crate::provision;
 
     #[pg_trigger]
     fn enforce_sandbox_recovery_protocol_v2<'a>(
@@ -22,4 +25,93 @@ mod opengeni_guards {
     ) -> Result<Answer<'a>, Infallible> {
         Ok(before_row(trigger, guards::supervised_command::check))
     }
+
+    /// Creates what is missing of the data model in a schema and binds the guards.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn provision(
+        data_schema: default!(Option<String>, "'public'"),
+        owner: default!(Option<Name>, "NULL"),
+    ) -> TableIterator<
+        'static,
+        (
+            name!(object, String),
+            name!(action, String),
+            name!(note, Option<String>),
+        ),
+    > {
+        let owner = owner.map(|name| name.0);
+        TableIterator::new(
+            provision::create::provision(data_schema.as_deref(), owner.as_deref())
+                .into_iter()
+                .map(|line| (line.object, line.action.to_owned(), line.note)),
+        )
+    }
+
+    /// Gives an application role exactly the privileges it needs.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn grant_usage(
+        role_name: Option<Name>,
+        data_schema: default!(Option<String>, "'public'"),
+    ) {
+        let role = role_name.map(|name| name.0);
+        provision::grants::grant_usage(role.as_deref(), data_schema.as_deref());
+    }
+
+    /// Takes an application role's privileges away.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn revoke_usage(
+        role_name: Option<Name>,
+        data_schema: default!(Option<String>, "'public'"),
+    ) {
+        let role = role_name.map(|name| name.0);
+        provision::grants::revoke_usage(role.as_deref(), data_schema.as_deref());
+    }
+
+    /// How the guards of a schema stand; of every schema that holds the protocol's tables for NULL.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn status(
+        data_schema: default!(Option<String>, "NULL"),
+    ) -> TableIterator<
+        'static,
+        (
+            name!(data_schema, String),
+            name!(object, String),
+            name!(state, String),
+            name!(detail, Option<String>),
+        ),
+    > {
+        TableIterator::new(
+            provision::status::status(data_schema.as_deref())
+                .into_iter()
+                .map(|line| (line.schema, line.object, line.state.to_owned(), line.detail)),
+        )
+    }
+
+    /// Every rule that a guard refuses by, in the order of the checks.
+    #[pg_extern(immutable, parallel_safe)]
+    fn rules() -> TableIterator<
+        'static,
+        (
+            name!(rule, String),
+            name!(guard, String),
+            name!(table_name, Option<String>),
+            name!(sqlstate, String),
+            name!(message, String),
+            name!(hint, String),
+        ),
+    > {
+        TableIterator::new(Rule::ALL.iter().map(|rule| {
+            let entry = rule.entry();
+            (
+                entry.id.to_owned(),
+                entry.guard.to_owned(),
+                (!entry.table.is_empty()).then(|| entry.table.to_owned()),
+                entry.sqlstate.to_owned(),
+                entry.message.to_owned(),
+                entry.hint.to_owned(),
+            )
+        }))
+    }
 }
+
+pgrx::extension_sql_file!("../sql/privileges.sql", name = "privileges", finalize);

@@ -3,9 +3,11 @@
 #![allow(unsafe_code)]
 
 pub mod error;
+pub mod identity;
 pub mod invalidation;
 pub mod jsonb;
 pub mod map;
+pub mod name;
 pub mod probe;
 pub mod row;
 pub mod session;

@@ -41,12 +41,12 @@ fn lay_trap(db: &Db) -> Result<()> {
              CREATE SEQUENCE trap.as_superuser;
              CREATE SEQUENCE trap.as_somebody;
              GRANT ALL ON ALL SEQUENCES IN SCHEMA trap TO PUBLIC;
-             CREATE FUNCTION trap.spring() RETURNS void LANGUAGE plpgsql
+             CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql
                SET search_path = pg_catalog AS $trap$
              BEGIN
                IF (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) THEN
                  PERFORM nextval('trap.as_superuser');
-                 RETURN;
+                 RETURN true;
                END IF;
                PERFORM nextval('trap.as_somebody');
                BEGIN
@@ -56,6 +56,7 @@ fn lay_trap(db: &Db) -> Result<()> {
                  END IF;
                EXCEPTION WHEN OTHERS THEN NULL;
                END;
+               RETURN true;
              END $trap$",
         )
         .context("lay the trap")
@@ -135,7 +136,7 @@ fn look_alikes(db: &Db) -> Result<()> {
     ] {
         owner.batch_execute(&format!(
             "CREATE VIEW opengeni.{catalogue} AS
-               SELECT real.*, trap.spring()::text AS sprung FROM pg_catalog.pg_class real"
+               SELECT real.*, trap.spring() AS sprung FROM pg_catalog.pg_class real"
         ))?;
     }
 

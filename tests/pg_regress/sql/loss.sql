@@ -62,10 +62,11 @@ FROM unnest(ARRAY['accountId', 'workspaceId', 'leaseId', 'sandboxGroupId', 'lost
   'lostInstanceId']) AS key;
 
 -- '' is no setting; what is no JSON is an error of its own, and comes before any judgement.
-SELECT setting, change, fixture.update('running', replace(change, 'lose', :'lose'),
+SELECT setting, fixture.update('running', :'lose', jsonb_build_object('supervised_provider_loss_binding', setting))
+FROM unnest(ARRAY['', 'null', '[]', '"x"', '{', ' ']) AS setting;
+SELECT setting, fixture.update('running', 'state = ''lost'', settled_at = ''2030-01-01Z'', settlement_reason = ''other''',
     jsonb_build_object('supervised_provider_loss_binding', setting))
-FROM unnest(ARRAY['', 'null', '[]', '"x"', '{', ' ']) AS setting,
-  unnest(ARRAY['lose', 'state = ''lost'', settled_at = ''2030-01-01Z'', settlement_reason = ''other''']) AS change;
+FROM unnest(ARRAY['', '{']) AS setting;
 SELECT command, fixture.update(command, 'last_reconcile_outcome = ''seen''', '{"supervised_provider_loss_binding": "{"}')
 FROM unnest(ARRAY['running', 'lost', 'rejected']) AS command;
 
@@ -94,9 +95,8 @@ SELECT command, change, fixture.update(command, :'lose' || ', ' || change,
     pg_temp.binding(command) || fixture.capturing(command)) FROM (VALUES
   ('running', 'exit_code = 0'),
   ('running', 'supervision_receipt = fixture.receipt()'),
-  ('running', format('provider_command = provider_command || %L', fixture.streams(fixture.cursor('{"byteOffset": 1}')))),
-  ('running', format('supervision_output_captured = true, provider_command = provider_command || %L',
-    fixture.streams(fixture.drained(), fixture.drained()))),
+  ('running', 'provider_command = provider_command || fixture.streams(fixture.cursor(''{"byteOffset": 1}''))'),
+  ('running', 'supervision_output_captured = true, provider_command = provider_command || fixture.streams(fixture.drained(), fixture.drained())'),
   ('with child', 'provider_command_input_index = 1'),
   ('running', 'last_reconcile_outcome = ''lost''')
 ) AS probe(command, change);
@@ -104,8 +104,8 @@ SELECT command, change, fixture.update(command, :'lose' || ', ' || change,
 -- A loss has a time.
 SELECT fixture.update('running', 'state = ''lost'', settlement_reason = ''provider_instance_lost''', pg_temp.binding('running'));
 -- 1 = 1.0: a command that is equal has not changed.
-SELECT fixture.update('running', format('%s, provider_command = provider_command || %L', :'lose',
-  fixture.streams(fixture.cursor('{"byteOffset": 0.0}'))), pg_temp.binding('running'));
+SELECT fixture.update('running', :'lose' || ', provider_command = provider_command || fixture.streams(fixture.cursor(''{"byteOffset": 0.0}''))',
+  pg_temp.binding('running'));
 -- No row begins as a loss.
 SELECT fixture.answer($$CALL fixture.command('new', overrides => '{"state": "lost", "settled_at": "2030-01-01Z",
   "settlement_reason": "provider_instance_lost"}')$$);

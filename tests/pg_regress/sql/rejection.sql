@@ -20,6 +20,14 @@ CREATE FUNCTION pg_temp.binding(name text, changes jsonb DEFAULT '{}') RETURNS j
   FROM sandbox_retained_processes WHERE id = fixture.id('process', name)
 $$;
 
+-- A command with the streams that an expression gives.
+CREATE FUNCTION pg_temp.evaluated(streams text) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE command jsonb;
+BEGIN
+  EXECUTE format('SELECT fixture.supervised(%s)', streams) INTO command;
+  RETURN command;
+END $$;
+
 -- No setting yet in this session.
 SELECT fixture.update('launched', :'reject');
 
@@ -69,25 +77,25 @@ FROM (VALUES
 
 -- Here the binding holds the command as it then is: only the pristine streams are missing.
 SELECT streams, fixture.update('launched', :'reject',
-    pg_temp.binding('launched', jsonb_build_object('command', fixture.supervised() || streams::jsonb)),
-    format('UPDATE sandbox_retained_processes SET provider_command = provider_command || %L WHERE id = %L',
-      streams, fixture.id('process', 'launched')))
+    pg_temp.binding('launched', jsonb_build_object('command', command)),
+    format('UPDATE sandbox_retained_processes SET provider_command = %L WHERE id = %L', command, fixture.id('process', 'launched')))
 FROM (VALUES
-  (fixture.streams(fixture.cursor())::text),
-  ('{"streams": {"stdout": {"byteOffset": 0.0, "utf8Remainder": "", "eof": false, "exitCode": null}, "stderr": {"byteOffset": -0, "utf8Remainder": "", "eof": false, "exitCode": null}}}'),
-  (fixture.streams(fixture.cursor('{"byteOffset": 1}'))::text),
-  (fixture.streams(fixture.cursor('{"byteOffset": "0"}'))::text),
-  (fixture.streams(fixture.cursor('{"utf8Remainder": "w"}'))::text),
-  (fixture.streams(fixture.cursor('{"eof": true}'))::text),
-  (fixture.streams(fixture.cursor('{"eof": null}'))::text),
-  (fixture.streams(fixture.cursor('{"exitCode": 0}'))::text),
-  (fixture.streams(fixture.cursor() - 'exitCode')::text),
-  (fixture.streams(fixture.cursor('{"note": 1}'))::text),
-  (fixture.streams(fixture.cursor(), fixture.cursor('{"byteOffset": 1}'))::text),
-  ('{"streams": {"stdout": {"byteOffset": 0, "utf8Remainder": "", "eof": false, "exitCode": null}}}'),
-  ('{"streams": {}}'),
-  ('{"streams": null}')
-) AS probe(streams);
+  ('fixture.streams(fixture.cursor())'),
+  ('fixture.streams(fixture.cursor(''{"byteOffset": 0.0}''), fixture.cursor(''{"byteOffset": -0}''))'),
+  ('fixture.streams(fixture.cursor(''{"byteOffset": 1}''))'),
+  ('fixture.streams(fixture.cursor(''{"byteOffset": "0"}''))'),
+  ('fixture.streams(fixture.cursor(''{"utf8Remainder": "w"}''))'),
+  ('fixture.streams(fixture.cursor(''{"eof": true}''))'),
+  ('fixture.streams(fixture.cursor(''{"eof": null}''))'),
+  ('fixture.streams(fixture.cursor(''{"exitCode": 0}''))'),
+  ('fixture.streams(fixture.cursor() - ''exitCode'')'),
+  ('fixture.streams(fixture.cursor(''{"note": 1}''))'),
+  ('fixture.streams(fixture.cursor(), fixture.cursor(''{"byteOffset": 1}''))'),
+  ('fixture.streams(fixture.cursor()) #- ''{streams,stderr}'''),
+  ('jsonb_set(fixture.streams(fixture.cursor()), ''{streams,stdin}'', ''0'')'),
+  ('''{"streams": {}}'''),
+  ('''{"streams": null}''')
+) AS probe(streams), LATERAL pg_temp.evaluated(streams) AS command;
 SELECT 'without streams', fixture.update('launched', :'reject',
     pg_temp.binding('launched', jsonb_build_object('command', fixture.supervised() - 'streams')),
     format('UPDATE sandbox_retained_processes SET provider_command = provider_command - ''streams'' WHERE id = %L',

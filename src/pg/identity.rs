@@ -1,0 +1,59 @@
+//! Acting as somebody else, always restricted.
+
+use std::ffi::{CString, c_int};
+
+use pgrx::pg_sys;
+
+/// Runs `body` as `role` under SECURITY_RESTRICTED_OPERATION, with this search_path, and puts both back.
+///
+/// On an error nothing is put back here: the (sub)transaction's abort restores identity and settings.
+pub fn as_role<T>(role: pg_sys::Oid, search_path: &str, body: impl FnOnce() -> T) -> T {
+    let (mut user, mut context): (pg_sys::Oid, c_int) = (pg_sys::InvalidOid, 0);
+    let restricted =
+        pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
+    // SAFETY: the server's own pair of calls.
+    unsafe {
+        pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
+        pg_sys::SetUserIdAndSecContext(role, context | restricted as c_int);
+    }
+    let result = with_search_path(search_path, body);
+    // SAFETY: restores what was read above.
+    unsafe { pg_sys::SetUserIdAndSecContext(user, context) };
+    result
+}
+
+/// Runs `body` with this search_path and puts the caller's back.
+pub fn with_search_path<T>(search_path: &str, body: impl FnOnce() -> T) -> T {
+    let value = CString::new(search_path).unwrap_or_default();
+    // SAFETY: a nest level of its own, closed below or by abort; the setting is a plain user one.
+    let level = unsafe {
+        let level = pg_sys::NewGUCNestLevel();
+        pg_sys::set_config_option(
+            c"search_path".as_ptr(),
+            value.as_ptr(),
+            pg_sys::GucContext::PGC_USERSET,
+            pg_sys::GucSource::PGC_S_SESSION,
+            pg_sys::GucAction::GUC_ACTION_SAVE,
+            true,
+            0,
+            false,
+        );
+        level
+    };
+    let result = body();
+    // SAFETY: closes the level opened above.
+    unsafe { pg_sys::AtEOXact_GUC(true, level) };
+    result
+}
+
+/// The current user's OID.
+pub fn current_user() -> pg_sys::Oid {
+    // SAFETY: reads backend state.
+    unsafe { pg_sys::GetUserId() }
+}
+
+/// Whether `member` may do what `role` may; a superuser may.
+pub fn has_privileges_of(member: pg_sys::Oid, role: pg_sys::Oid) -> bool {
+    // SAFETY: a catalogue look-up by OID.
+    unsafe { pg_sys::has_privs_of_role(member, role) }
+}

@@ -1,0 +1,178 @@
+//! `provision`: creates what is missing of the data model and binds the guards.
+
+use pgrx::PgSqlErrorCode;
+use pgrx::prelude::*;
+
+use super::catalogue::{self, Mismatch, Schema, quote, scalar};
+use super::model::{self, Kind, Object};
+use crate::pg::error::Failure;
+
+/// What became of one object.
+pub struct Line {
+    pub object: String,
+    pub action: &'static str,
+    pub note: Option<String>,
+}
+
+/// The schema that holds the contract's functions.
+const PRIVATE: &str = "opengeni_private";
+
+pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
+    let mut schema = Schema::find(data_schema);
+    if let Some(owner) = owner {
+        schema.owner = role(owner);
+    }
+    schema.require_owner();
+    if scalar::<bool>(
+        "SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) $1",
+        &[schema.owner.into()],
+    ) == Some(true)
+    {
+        warning!(
+            "the tables in schema {} belong to superuser {}: row-level security does not bind their owner",
+            schema.name,
+            catalogue::role_name(schema.owner)
+        );
+    }
+    for table in model::objects(Kind::Table) {
+        if let Some(mismatch) = catalogue::mismatch(&schema, table) {
+            refuse(&schema, table, mismatch);
+        }
+    }
+    schema.as_owner(|| {
+        let mut lines = vec![private_schema(&schema)];
+        for kind in Kind::ORDER {
+            lines.extend(model::objects(*kind).map(|object| converge(&schema, object)));
+        }
+        lines
+    })
+}
+
+/// A role's OID; 42704 where there is none.
+pub fn role(name: &str) -> pg_sys::Oid {
+    scalar::<pg_sys::Oid>(
+        "SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) $1",
+        &[name.into()],
+    )
+    .unwrap_or_else(|| {
+        Failure::new(
+            PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
+            format!("role \"{name}\" does not exist"),
+        )
+        .hint("Create the role first.")
+        .raise()
+    })
+}
+
+/// Ends with the error for a table that stands in the way, before anything has been changed.
+fn refuse(schema: &Schema, table: &Object, mismatch: Mismatch) -> ! {
+    let name = schema.qualify(table.name);
+    match mismatch {
+        Mismatch::NotATable => Failure::new(
+            PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+            format!("{name} is not an ordinary table"),
+        )
+        .hint("Rename what stands under this name; provision creates the table."),
+        Mismatch::Owner(owner) => Failure::new(
+            PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
+            format!(
+                "table {name} belongs to {owner}, not to {}",
+                catalogue::role_name(schema.owner)
+            ),
+        )
+        .hint("Give all tables of the model to one role, or pass it as owner."),
+        Mismatch::MissingColumn(column) => Failure::new(
+            PgSqlErrorCode::ERRCODE_UNDEFINED_COLUMN,
+            format!("column \"{column}\" of table {name} does not exist"),
+        )
+        .hint("provision does not change existing tables: add the column first."),
+        Mismatch::ColumnType {
+            column,
+            wanted,
+            found,
+        } => Failure::new(
+            PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
+            format!("column \"{column}\" of table {name} has type {found} instead of {wanted}"),
+        )
+        .hint("provision does not change existing tables: change the column's type first."),
+    }
+    .detail("Nothing has been changed.")
+    .raise()
+}
+
+/// The contract's schema, created where it is missing.
+fn private_schema(schema: &Schema) -> Line {
+    let object = format!("schema {PRIVATE}");
+    let known = scalar::<bool>(
+        "SELECT true FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) $1",
+        &[PRIVATE.into()],
+    );
+    if known == Some(true) {
+        return Line {
+            object,
+            action: "present",
+            note: None,
+        };
+    }
+    let may_create = scalar::<bool>(
+        "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')",
+        &[],
+    );
+    if may_create != Some(true) {
+        let owner = quote(&catalogue::role_name(schema.owner));
+        Failure::new(
+            PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
+            format!("role {owner} may not create schema {PRIVATE} in this database"),
+        )
+        .detail("Nothing has been changed.")
+        .hint(format!(
+            "Run CREATE SCHEMA {PRIVATE} AUTHORIZATION {owner}, or grant it CREATE on the database."
+        ))
+        .raise();
+    }
+    catalogue::execute(&format!("CREATE SCHEMA {PRIVATE}"));
+    Line {
+        object,
+        action: "created",
+        note: None,
+    }
+}
+
+/// Creates one object where it is missing.
+fn converge(schema: &Schema, object: &Object) -> Line {
+    let name = match object.kind {
+        Kind::Function => object.name.to_owned(),
+        Kind::Sequence | Kind::Table | Kind::Index => schema.qualify(object.name),
+        Kind::Rls => format!("of {}", schema.qualify(object.table)),
+        _ => format!("{} on {}", quote(object.name), schema.qualify(object.table)),
+    };
+    let mut line = Line {
+        object: format!("{} {name}", object.kind.noun()),
+        action: "present",
+        note: None,
+    };
+    if !catalogue::exists(schema, object) {
+        catalogue::execute(object.sql);
+        line.action = "created";
+    } else if object.kind == Kind::Trigger
+        && let Some(other) = foreign_function(schema, object)
+    {
+        line.action = "left";
+        line.note = Some(format!("the trigger calls {other}"));
+    }
+    line
+}
+
+/// The function that an existing trigger calls, where it is not ours.
+fn foreign_function(schema: &Schema, trigger: &Object) -> Option<String> {
+    scalar::<String>(
+        "SELECT t.tgfoid::pg_catalog.regprocedure::pg_catalog.text
+           FROM pg_catalog.pg_trigger t
+           JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.tgrelid
+           JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid
+           JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
+          WHERE c.relnamespace OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2
+            AND t.tgname OPERATOR(pg_catalog.=) $3 AND n.nspname OPERATOR(pg_catalog.<>) 'opengeni_guards'",
+        &[schema.oid.into(), trigger.table.into(), trigger.name.into()],
+    )
+}

@@ -1,0 +1,137 @@
+//! `status`: how the guards of a schema stand.
+
+use pgrx::prelude::*;
+
+use super::catalogue::{self, Mismatch, Schema, quote, rows};
+use super::model::{self, Kind, Object};
+use crate::pg::identity;
+
+pub struct Line {
+    pub schema: String,
+    pub object: String,
+    pub state: &'static str,
+    pub detail: Option<String>,
+}
+
+/// One line per guard and helper function of one schema, or of every schema that holds the protocol's
+/// process table; then what else a DBA should know.
+pub fn status(data_schema: Option<&str>) -> Vec<Line> {
+    // Definitions are compared as the server writes them when nothing is in the path.
+    identity::with_search_path("pg_catalog, pg_temp", || {
+        let schemas = match data_schema {
+            Some(name) => vec![name.to_owned()],
+            None => rows(
+                "SELECT n.nspname::pg_catalog.text FROM pg_catalog.pg_class c
+                   JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+                  WHERE c.relname OPERATOR(pg_catalog.=) 'sandbox_retained_processes'
+                    AND c.relkind OPERATOR(pg_catalog.=) 'r'
+                  ORDER BY 1",
+                &[],
+                |row| row.get::<String>(1),
+            )
+            .into_iter()
+            .flatten()
+            .collect(),
+        };
+        schemas
+            .iter()
+            .flat_map(|name| of_schema(&Schema::find(Some(name))))
+            .collect()
+    })
+}
+
+fn of_schema(schema: &Schema) -> Vec<Line> {
+    let line = |object: String, state, detail| Line {
+        schema: schema.name.clone(),
+        object,
+        state,
+        detail,
+    };
+    let mut lines = Vec::new();
+    for trigger in model::objects(Kind::Trigger) {
+        let (state, detail) = trigger_state(schema, trigger);
+        lines.push(line(
+            format!("trigger {} on {}", trigger.name, trigger.table),
+            state,
+            detail,
+        ));
+    }
+    for function in model::objects(Kind::Function) {
+        let present = catalogue::exists(schema, function);
+        lines.push(line(
+            format!("function {}", function.name),
+            if present { "present" } else { "missing" },
+            None,
+        ));
+    }
+    for table in model::objects(Kind::Table) {
+        let name = format!("table {}", table.name);
+        if !catalogue::exists(schema, table) {
+            lines.push(line(name, "missing", None));
+        } else if let Some(mismatch) = catalogue::mismatch(schema, table) {
+            lines.push(line(name, "incompatible", Some(describe(mismatch))));
+        }
+    }
+    for index in model::objects(Kind::Index).filter(|i| !catalogue::exists(schema, i)) {
+        lines.push(line(
+            format!("index {}", index.name),
+            "missing",
+            Some("guards and queues may have to read the whole table".to_owned()),
+        ));
+    }
+    lines
+}
+
+fn describe(mismatch: Mismatch) -> String {
+    match mismatch {
+        Mismatch::NotATable => "not an ordinary table".to_owned(),
+        Mismatch::Owner(owner) => format!("belongs to {owner}, not to the schema's owner"),
+        Mismatch::MissingColumn(column) => format!("column {column} is missing"),
+        Mismatch::ColumnType {
+            column,
+            wanted,
+            found,
+        } => format!("column {column} has type {found} instead of {wanted}"),
+    }
+}
+
+/// native, plpgsql, disabled, altered or missing.
+fn trigger_state(schema: &Schema, trigger: &Object) -> (&'static str, Option<String>) {
+    let found = rows(
+        "SELECT pg_catalog.pg_get_triggerdef(t.oid), t.tgenabled::pg_catalog.text, l.lanname::pg_catalog.text,
+                t.tgfoid::pg_catalog.regprocedure::pg_catalog.text
+           FROM pg_catalog.pg_trigger t
+           JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.tgrelid
+           JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid
+           JOIN pg_catalog.pg_language l ON l.oid OPERATOR(pg_catalog.=) p.prolang
+          WHERE c.relnamespace OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2
+            AND t.tgname OPERATOR(pg_catalog.=) $3 AND NOT t.tgisinternal",
+        &[schema.oid.into(), trigger.table.into(), trigger.name.into()],
+        |row| {
+            Ok([
+                row.get::<String>(1)?,
+                row.get::<String>(2)?,
+                row.get::<String>(3)?,
+                row.get::<String>(4)?,
+            ]
+            .map(Option::unwrap_or_default))
+        },
+    );
+    let Some([definition, enabled, language, function]) = found.into_iter().next() else {
+        return ("missing", None);
+    };
+    let wanted = trigger.sql.trim_end_matches(';').replace(
+        &format!(" ON {} ", trigger.table),
+        &format!(" ON {}.{} ", quote(&schema.name), quote(trigger.table)),
+    );
+    match enabled.as_str() {
+        "D" => ("disabled", Some("ALTER TABLE … ENABLE TRIGGER".to_owned())),
+        "R" => (
+            "disabled",
+            Some("fires only under session_replication_role = replica".to_owned()),
+        ),
+        _ if definition == wanted => ("native", None),
+        _ if language == "plpgsql" => ("plpgsql", Some(format!("calls {function}"))),
+        _ => ("altered", Some(definition)),
+    }
+}
