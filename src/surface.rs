@@ -20,9 +20,7 @@ mod opengeni_guards {
     }
 
     #[pg_trigger]
-    fn supervised_command_guard<'a>(
-        trigger: &'a PgTrigger<'a>,
-    ) -> Result<Answer<'a>, Infallible> {
+    fn supervised_command_guard<'a>(trigger: &'a PgTrigger<'a>) -> Result<Answer<'a>, Infallible> {
         Ok(before_row(trigger, guards::supervised_command::check))
     }
 
@@ -49,20 +47,14 @@ mod opengeni_guards {
 
     /// Gives an application role exactly the privileges it needs.
     #[pg_extern(volatile, parallel_unsafe)]
-    fn grant_usage(
-        role_name: Option<Name>,
-        data_schema: default!(Option<String>, "'public'"),
-    ) {
+    fn grant_usage(role_name: Option<Name>, data_schema: default!(Option<String>, "'public'")) {
         let role = role_name.map(|name| name.0);
         provision::grants::grant_usage(role.as_deref(), data_schema.as_deref());
     }
 
     /// Takes an application role's privileges away.
     #[pg_extern(volatile, parallel_unsafe)]
-    fn revoke_usage(
-        role_name: Option<Name>,
-        data_schema: default!(Option<String>, "'public'"),
-    ) {
+    fn revoke_usage(role_name: Option<Name>, data_schema: default!(Option<String>, "'public'")) {
         let role = role_name.map(|name| name.0);
         provision::grants::revoke_usage(role.as_deref(), data_schema.as_deref());
     }

@@ -82,12 +82,16 @@ impl<'a> Process<'a> {
 /// Rule 1.
 fn delete(old: &Process<'_>) -> Verdict {
     let proven = old.has_receipt() && old.captured();
-    let unsettled = old.state_is(b"active") == Some(true)
-        || old.state_is(b"lost") == Some(false) && !proven;
+    let unsettled =
+        old.state_is(b"active") == Some(true) || old.state_is(b"lost") == Some(false) && !proven;
     if old.supervised && unsettled {
         return refuse(
             Rule::DeleteUnsettled,
-            &["state", "supervision_receipt", "supervision_output_captured"],
+            &[
+                "state",
+                "supervision_receipt",
+                "supervision_output_captured",
+            ],
         );
     }
     Ok(())
@@ -325,13 +329,19 @@ fn is_on_the_same_lease(child: &row::Row<'_, ChildAdmission>, process: &Row<'_>)
     fn equal<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
         a.is_some() && a == b
     }
-    equal(child.uuid(ChildAdmission::LeaseId), process.uuid(P::LeaseId))
-        && equal(child.integer(ChildAdmission::LeaseEpoch), process.integer(P::LeaseEpoch))
-        && equal(child.text(ChildAdmission::ProviderBackend), process.text(P::ProviderBackend))
-        && equal(
-            child.text(ChildAdmission::ProviderInstanceId),
-            process.text(P::ProviderInstanceId),
-        )
+    equal(
+        child.uuid(ChildAdmission::LeaseId),
+        process.uuid(P::LeaseId),
+    ) && equal(
+        child.integer(ChildAdmission::LeaseEpoch),
+        process.integer(P::LeaseEpoch),
+    ) && equal(
+        child.text(ChildAdmission::ProviderBackend),
+        process.text(P::ProviderBackend),
+    ) && equal(
+        child.text(ChildAdmission::ProviderInstanceId),
+        process.text(P::ProviderInstanceId),
+    )
 }
 
 /// Rules 12 and 13. Streams are judged only where they change, so that a row whose cursor was poisoned
@@ -504,7 +514,10 @@ fn launch_was_rejected(event: &Event<'_>, old: &Process<'_>, new: &Process<'_>) 
             binding,
             &[
                 ("processId", string(id.as_ref().map(|id| &id[..]))),
-                ("command", old.command.map_or(Expected::Null, Expected::Json)),
+                (
+                    "command",
+                    old.command.map_or(Expected::Null, Expected::Json),
+                ),
             ],
         )
     };
@@ -528,13 +541,9 @@ fn launch_was_rejected(event: &Event<'_>, old: &Process<'_>, new: &Process<'_>) 
 fn provider_was_lost(old: &Process<'_>, new: &Process<'_>) -> Verdict {
     let binding = binding(c"opengeni.supervised_provider_loss_binding").map(|d| d.root());
     let bound = || {
-        let [account, workspace, lease, group] = [
-            P::AccountId,
-            P::WorkspaceId,
-            P::LeaseId,
-            P::SandboxGroupId,
-        ]
-        .map(|column| old.row.uuid(column).map(shape::uuid_text));
+        let [account, workspace, lease, group] =
+            [P::AccountId, P::WorkspaceId, P::LeaseId, P::SandboxGroupId]
+                .map(|column| old.row.uuid(column).map(shape::uuid_text));
         loss::binds(
             binding,
             &[
@@ -549,7 +558,10 @@ fn provider_was_lost(old: &Process<'_>, new: &Process<'_>) -> Verdict {
                         .map_or(Expected::Null, |n| Expected::Number(i64::from(n))),
                 ),
                 ("lostBackend", string(old.row.text(P::ProviderBackend))),
-                ("lostInstanceId", string(old.row.text(P::ProviderInstanceId))),
+                (
+                    "lostInstanceId",
+                    string(old.row.text(P::ProviderInstanceId)),
+                ),
             ],
         )
     };

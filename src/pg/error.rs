@@ -78,7 +78,11 @@ fn prepare(refusal: Refusal, place: Place) -> Report {
     let entry = refusal.rule.entry();
     let mut detail = String::new();
     for name in refusal.offenders() {
-        let separator = if detail.is_empty() { "Offending: " } else { ", " };
+        let separator = if detail.is_empty() {
+            "Offending: "
+        } else {
+            ", "
+        };
         // Writing to a String cannot fail.
         let _ = write!(detail, "{separator}{name}");
     }

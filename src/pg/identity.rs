@@ -9,8 +9,7 @@ use pgrx::pg_sys;
 /// On an error nothing is put back here: the (sub)transaction's abort restores identity and settings.
 pub fn as_role<T>(role: pg_sys::Oid, search_path: &str, body: impl FnOnce() -> T) -> T {
     let (mut user, mut context): (pg_sys::Oid, c_int) = (pg_sys::InvalidOid, 0);
-    let restricted =
-        pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
+    let restricted = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
     // SAFETY: the server's own pair of calls.
     unsafe {
         pg_sys::GetUserIdAndSecContext(&mut user, &mut context);

@@ -220,7 +220,11 @@ impl Number<'_> {
     fn integer(self) -> Option<(i64, u16)> {
         const BASE: i128 = 10_000;
         // A number inside a document keeps the header it was made with: one byte or four.
-        let header = if cfg!(target_endian = "little") && self.0.first()? & 1 == 1 { 1 } else { 4 };
+        let header = if cfg!(target_endian = "little") && self.0.first()? & 1 == 1 {
+            1
+        } else {
+            4
+        };
         let body = self.0.get(header..)?;
         let word = |i: usize| {
             body.get(2 * i..2 * i + 2)
@@ -249,7 +253,10 @@ impl Number<'_> {
             let digit = if i < digits { word(first + i)? } else { 0 };
             value = value * BASE + i128::from(digit);
         }
-        Some((i64::try_from(if negative { -value } else { value }).ok()?, decimals))
+        Some((
+            i64::try_from(if negative { -value } else { value }).ok()?,
+            decimals,
+        ))
     }
 
     fn text(self) -> Vec<u8> {
@@ -345,11 +352,7 @@ impl<'v> Json for Value<'v> {
                 let copy = Aligned::new(c.0);
                 // SAFETY: a whole container in aligned memory; the result is a palloc'd C string.
                 Cow::Owned(owned_cstr(unsafe {
-                    pg_sys::JsonbToCString(
-                        std::ptr::null_mut(),
-                        copy.container(),
-                        c.0.len() as i32,
-                    )
+                    pg_sys::JsonbToCString(std::ptr::null_mut(), copy.container(), c.0.len() as i32)
                 }))
             }
         })

@@ -8,8 +8,8 @@
 
 use std::cell::RefCell;
 
-use pgrx::{PgSqlErrorCode, pg_sys};
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
+use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::error::Failure;
 use super::invalidation::{self, Memory};
@@ -17,7 +17,7 @@ use super::map;
 use super::row::Row;
 use super::trigger::Relation;
 use super::value;
-use crate::protocol::tables::{Table, Type};
+use crate::protocol::tables::Table;
 
 /// An equality that every row of the answer satisfies.
 pub enum Key<'k> {
@@ -128,7 +128,10 @@ impl<'k, T: Table> Probe<'k, T> {
                     continue;
                 }
                 let row = Row::<T>::new(self.table, slot);
-                if self.keys.iter().all(|(column, key)| has_key(&row, *column, key))
+                if self
+                    .keys
+                    .iter()
+                    .all(|(column, key)| has_key(&row, *column, key))
                     && !visit(&row)
                 {
                     break;
@@ -439,8 +442,7 @@ unsafe fn choose(table: pg_sys::Relation, attributes: &Attributes) -> Choice {
         let count = if list.is_null() { 0 } else { (*list).length };
         for n in 0..count {
             let oid = pg_sys::list_nth_oid(list, n);
-            let index =
-                pg_sys::try_relation_open(oid, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+            let index = pg_sys::try_relation_open(oid, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
             if index.is_null() {
                 continue;
             }
@@ -493,12 +495,8 @@ unsafe fn bind(
             let family = *(*index).rd_opfamily.add(i);
             let ty = *(*index).rd_opcintype.add(i);
             let attribute = map::attribute_of(table, *column);
-            let operator = pg_sys::get_opfamily_member(
-                family,
-                ty,
-                ty,
-                pg_sys::BTEqualStrategyNumber as i16,
-            );
+            let operator =
+                pg_sys::get_opfamily_member(family, ty, ty, pg_sys::BTEqualStrategyNumber as i16);
             let default_operator =
                 (*pg_sys::lookup_type_cache(ty, pg_sys::TYPECACHE_EQ_OPR as i32)).eq_opr;
             if ty != attribute.atttypid
@@ -514,9 +512,4 @@ unsafe fn bind(
         }
         (choice.bound > 0).then_some(choice)
     }
-}
-
-/// Whether `ty` is one that a question may be asked by.
-pub const fn is_key_type(ty: Type) -> bool {
-    matches!(ty, Type::Uuid | Type::Text)
 }

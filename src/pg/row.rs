@@ -45,7 +45,12 @@ impl<'a, T: Table> Row<'a, T> {
     }
 
     fn typed(&self, column: T, ty: Type) -> Option<pg_sys::Datum> {
-        debug_assert_eq!(column.column().ty, ty, "{} is read as {ty:?}", column.column().name);
+        debug_assert_eq!(
+            column.column().ty,
+            ty,
+            "{} is read as {ty:?}",
+            column.column().name
+        );
         self.datum(column)
     }
 

@@ -4,10 +4,10 @@ use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
 
 use pgrx::heap_tuple::PgHeapTuple;
-use pgrx::{PgSqlErrorCode, pg_sys};
 use pgrx::pgbox::AllocatedByPostgres;
 use pgrx::prelude::PgTrigger;
 use pgrx::trigger_support::TriggerTuple;
+use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::error::{self, Failure, Place};
 use super::row::Row;
@@ -110,10 +110,7 @@ impl<'a> Event<'a> {
 pub type Answer<'a> = Option<PgHeapTuple<'a, AllocatedByPostgres>>;
 
 /// Runs a BEFORE ROW guard: the row passes unchanged, or the statement ends with the refusal.
-pub fn before_row<'a>(
-    trigger: &'a PgTrigger<'a>,
-    guard: fn(&Event<'_>) -> Verdict,
-) -> Answer<'a> {
+pub fn before_row<'a>(trigger: &'a PgTrigger<'a>, guard: fn(&Event<'_>) -> Verdict) -> Answer<'a> {
     let data: &'a pg_sys::TriggerData = trigger.trigger_data();
     let event = Event {
         data,

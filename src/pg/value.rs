@@ -82,12 +82,7 @@ pub unsafe fn uuid<'a>(datum: pg_sys::Datum) -> &'a [u8; 16] {
 ///
 /// # Safety
 /// Both are non-NULL values of type `ty` with this collation.
-pub unsafe fn equal(
-    ty: Type,
-    collation: pg_sys::Oid,
-    a: pg_sys::Datum,
-    b: pg_sys::Datum,
-) -> bool {
+pub unsafe fn equal(ty: Type, collation: pg_sys::Oid, a: pg_sys::Datum, b: pg_sys::Datum) -> bool {
     // SAFETY: by contract.
     unsafe {
         match ty {

@@ -110,7 +110,10 @@ pub fn regress<J: Json>(old: Option<J>, new: Option<J>) -> Result<(), u64> {
         let mut bits = 0;
         if let Some(floor) = member(was, "byteOffset").and_then(J::as_bigint) {
             // A floor needs an offset above it: an absent one resets the cursor.
-            if member(is, "byteOffset").and_then(J::to_bigint).is_none_or(|n| n < floor) {
+            if member(is, "byteOffset")
+                .and_then(J::to_bigint)
+                .is_none_or(|n| n < floor)
+            {
                 bits |= 1 << 1;
             }
         }

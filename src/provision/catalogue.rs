@@ -142,12 +142,8 @@ fn internal(error: &pgrx::spi::Error) -> ! {
 /// Whether an object of the model stands in the schema, under its name.
 pub fn exists(schema: &Schema, object: &Object) -> bool {
     let sql = match object.kind {
-        Kind::Function => {
-            return scalar::<bool>(
-                "SELECT pg_catalog.to_regprocedure($1) IS NOT NULL",
-                &[object.name.into()],
-            ) == Some(true);
-        }
+        // By catalogue: to_regprocedure wants USAGE on the schema.
+        Kind::Function => return function_owner(object.name).is_some(),
         Kind::Sequence | Kind::Table | Kind::Index => {
             "SELECT true FROM pg_catalog.pg_class c
               WHERE c.relnamespace OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $3 AND $2 IS NOT NULL"
@@ -178,6 +174,35 @@ pub fn exists(schema: &Schema, object: &Object) -> bool {
     ) == Some(true)
 }
 
+/// The owner of a function, by `schema.name(types)`.
+pub fn function_owner(signature: &str) -> Option<pg_sys::Oid> {
+    scalar(
+        "SELECT p.proowner FROM pg_catalog.pg_proc p
+           JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
+          WHERE $1 OPERATOR(pg_catalog.=) pg_catalog.concat(n.nspname, '.', p.proname, '(', pg_catalog.oidvectortypes(p.proargtypes), ')')",
+        &[signature.into()],
+    )
+}
+
+/// The owner of a schema.
+pub fn schema_owner(name: &str) -> Option<pg_sys::Oid> {
+    scalar(
+        "SELECT n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) $1",
+        &[name.into()],
+    )
+}
+
+/// The owner of an ordinary table.
+pub fn table_owner(schema: &str, name: &str) -> Option<pg_sys::Oid> {
+    scalar(
+        "SELECT c.relowner FROM pg_catalog.pg_class c
+           JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+          WHERE n.nspname OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2
+            AND c.relkind OPERATOR(pg_catalog.=) 'r'",
+        &[schema.into(), name.into()],
+    )
+}
+
 /// What is wrong with a table of the model that already stands in the schema.
 pub enum Mismatch {
     NotATable,
@@ -201,10 +226,7 @@ pub fn mismatch(schema: &Schema, table: &Object) -> Option<Mismatch> {
     if !ordinary {
         return Some(Mismatch::NotATable);
     }
-    let owner = scalar::<pg_sys::Oid>(
-        "SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) $1",
-        &[oid.into()],
-    )?;
+    let owner = table_owner(&schema.name, table.name)?;
     if !identity::has_privileges_of(schema.owner, owner) {
         return Some(Mismatch::Owner(role_name(owner)));
     }

@@ -15,7 +15,7 @@ pub struct Line {
 }
 
 /// The schema that holds the contract's functions.
-const PRIVATE: &str = "opengeni_private";
+pub const PRIVATE: &str = "opengeni_private";
 
 pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
     let mut schema = Schema::find(data_schema);
@@ -103,11 +103,7 @@ fn refuse(schema: &Schema, table: &Object, mismatch: Mismatch) -> ! {
 /// The contract's schema, created where it is missing.
 fn private_schema(schema: &Schema) -> Line {
     let object = format!("schema {PRIVATE}");
-    let known = scalar::<bool>(
-        "SELECT true FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) $1",
-        &[PRIVATE.into()],
-    );
-    if known == Some(true) {
+    if catalogue::schema_owner(PRIVATE).is_some() {
         return Line {
             object,
             action: "present",

@@ -175,8 +175,15 @@ mod tests {
     #[test]
     fn columns_have_the_types_of_the_protocol() {
         const TYPES: &[&str] = &[
-            "uuid", "text", "integer", "bigint", "boolean", "timestamp with time zone", "jsonb",
-            "xid8", "uuid[]",
+            "uuid",
+            "text",
+            "integer",
+            "bigint",
+            "boolean",
+            "timestamp with time zone",
+            "jsonb",
+            "xid8",
+            "uuid[]",
         ];
         for table in objects(Kind::Table) {
             assert!(table.columns().count() > 3, "{}", table.name);
@@ -197,7 +204,9 @@ mod tests {
                 .unwrap_or_else(|| panic!("{} is not in the model", T::NAME));
             for read in T::COLUMNS {
                 assert!(
-                    table.columns().any(|c| c.name == read.name && c.ty == read.ty.name()),
+                    table
+                        .columns()
+                        .any(|c| c.name == read.name && c.ty == read.ty.name()),
                     "{}.{}",
                     T::NAME,
                     read.name

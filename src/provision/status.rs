@@ -1,7 +1,5 @@
 //! `status`: how the guards of a schema stand.
 
-use pgrx::prelude::*;
-
 use super::catalogue::{self, Mismatch, Schema, quote, rows};
 use super::model::{self, Kind, Object};
 use crate::pg::identity;
