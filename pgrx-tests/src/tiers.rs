@@ -34,6 +34,9 @@ pub enum Tier {
     Cases,
 }
 
+/// In the name of every test that `#[pg_test]` makes, and of no other.
+const IN_SERVER: &str = "::pg_";
+
 /// Runs the given tiers, or all, for the majors of `setup`.
 pub fn run(setup: &Setup, tiers: &[Tier]) -> Result<Counts> {
     let chosen = Tier::value_variants()
@@ -156,14 +159,14 @@ fn ensure_component(setup: &Setup, subcommand: &str, component: &str) -> Result<
 }
 
 fn unit(setup: &Setup) -> Result<Counts> {
-    // Any major will do: the protocol module knows nothing of servers.
+    // Any major will do: none of these tests knows of a server.
     let major = setup.trees.keys().next().context("no PostgreSQL at hand")?;
     let mut command = setup.workspace.cargo();
     command.args(["test", "--package", EXTENSION, "--lib"]);
     command.args(["--no-default-features", "--features"]);
     command.arg(format!("pg{major}"));
-    command.arg("protocol::");
-    let mut counts = libtest(setup, "Unit tests of the protocol", "unit", &mut command)?;
+    command.args(["--", "--skip", IN_SERVER]);
+    let mut counts = libtest(setup, "Unit tests of the extension", "unit", &mut command)?;
 
     let mut command = setup.workspace.cargo();
     command.args(["test", "--package", HARNESS, "--lib", "--bins"]);
@@ -181,7 +184,7 @@ fn pgrx(setup: &Setup, trees: &Trees) -> Result<Counts> {
     // Also stops the server of a test program that was interrupted or crashed.
     let run = RunDir::create(setup, &format!("pgrx-pg{major}"), &trees.test.bindir)?;
     let mut command = setup.cargo_pgrx();
-    command.arg("test").arg(format!("pg{major}"));
+    command.arg("test").arg(format!("pg{major}")).arg(IN_SERVER);
     command.args(["--no-default-features", "--pgdata"]);
     command.arg(run.server());
     command.env("USER", &setup.account.user.name);

@@ -13,3 +13,6 @@ pub mod row;
 pub mod session;
 pub mod trigger;
 pub mod value;
+
+#[cfg(any(test, feature = "pg_test"))]
+mod tests;

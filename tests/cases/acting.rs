@@ -72,7 +72,10 @@ fn calls(client: &mut Client, sequence: &str) -> Result<i64> {
 
 fn never_as_superuser(client: &mut Client) -> Result<()> {
     let count = calls(client, "as_superuser")?;
-    ensure!(count == 0, "the owner's code ran {count} times as superuser");
+    ensure!(
+        count == 0,
+        "the owner's code ran {count} times as superuser"
+    );
     Ok(())
 }
 
@@ -122,7 +125,9 @@ fn look_alikes(db: &Db) -> Result<()> {
             ))
             .context(signature)?;
     }
-    for kind in ["text", "name", "oid", "boolean", "\"char\"", "uuid", "integer"] {
+    for kind in [
+        "text", "name", "oid", "boolean", "\"char\"", "uuid", "integer",
+    ] {
         owner.batch_execute(&format!(
             "CREATE FUNCTION opengeni.equal({kind}, {kind}) RETURNS boolean LANGUAGE plpgsql AS
                $$ BEGIN PERFORM trap.spring(); RETURN true; END $$;
@@ -131,8 +136,18 @@ fn look_alikes(db: &Db) -> Result<()> {
         ))?;
     }
     for catalogue in [
-        "pg_class", "pg_namespace", "pg_attribute", "pg_proc", "pg_trigger", "pg_type", "pg_policy",
-        "pg_constraint", "pg_index", "pg_roles", "pg_authid", "pg_database",
+        "pg_class",
+        "pg_namespace",
+        "pg_attribute",
+        "pg_proc",
+        "pg_trigger",
+        "pg_type",
+        "pg_policy",
+        "pg_constraint",
+        "pg_index",
+        "pg_roles",
+        "pg_authid",
+        "pg_database",
     ] {
         owner.batch_execute(&format!(
             "CREATE VIEW opengeni.{catalogue} AS

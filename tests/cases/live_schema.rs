@@ -123,8 +123,16 @@ impl Work {
         self.command = Command::new(1);
         (self.offset, self.child) = (0, None);
         let tenant = &self.tenant;
-        set(&mut self.app, "opengeni.account_id", &tenant.account.to_string())?;
-        set(&mut self.app, "opengeni.workspace_id", &tenant.workspace.to_string())?;
+        set(
+            &mut self.app,
+            "opengeni.account_id",
+            &tenant.account.to_string(),
+        )?;
+        set(
+            &mut self.app,
+            "opengeni.workspace_id",
+            &tenant.workspace.to_string(),
+        )?;
         commit(&mut self.app, &[support::launch(tenant, &self.command)])
     }
 
@@ -137,8 +145,11 @@ impl Work {
             &[&command.process],
         )?;
         let next = streams(&Cursor::at(self.offset + 1), &Cursor::START);
-        step_refused(app, &[protocol::uncovered_capture(command, next.clone(), false)])?
-            .speaks("supervised_command.capture_protocol")?;
+        step_refused(
+            app,
+            &[protocol::uncovered_capture(command, next.clone(), false)],
+        )?
+        .speaks("supervised_command.capture_protocol")?;
         commit(app, &[protocol::capture(command, next, false)])?;
         self.offset += 1;
         let back = streams(&Cursor::at(self.offset - 1), &Cursor::START);
@@ -155,7 +166,10 @@ impl Work {
         step_refused(app, &advance)?.speaks("supervised_command.stdin_child")?;
         let mut transaction = app.transaction()?;
         let child = Uuid::new_v4();
-        run(&mut transaction, &protocol::admit_input(tenant, command, child))?;
+        run(
+            &mut transaction,
+            &protocol::admit_input(tenant, command, child),
+        )?;
         step_refused(&mut transaction, &receipt)?
             .speaks("supervised_command.input_settles_first")?;
         run(&mut transaction, &advance)?;
@@ -176,8 +190,7 @@ impl Work {
     }
 }
 
-const TOUCH: &str =
-    "UPDATE sandbox_retained_processes SET reconcile_attempts = reconcile_attempts + 1 WHERE id = $1";
+const TOUCH: &str = "UPDATE sandbox_retained_processes SET reconcile_attempts = reconcile_attempts + 1 WHERE id = $1";
 
 fn columns_come_and_go(db: &Db) -> Result<()> {
     let mut work = Work::begin(db)?;
@@ -211,7 +224,8 @@ fn older_column_dropped(db: &Db) -> Result<()> {
         ("sandbox_leases", "data_plane_url"),
     ] {
         owner.batch_execute(&format!("ALTER TABLE {table} DROP COLUMN {column}"))?;
-        work.goes_on().with_context(|| format!("without {table}.{column}"))?;
+        work.goes_on()
+            .with_context(|| format!("without {table}.{column}"))?;
     }
     // Rows written before and after the change.
     let newcomer = Command::new(2);
@@ -233,15 +247,26 @@ fn older_column_dropped(db: &Db) -> Result<()> {
 fn column_renamed(db: &Db) -> Result<()> {
     let mut work = Work::begin(db)?;
     let mut owner = db.owner()?;
-    for column in ["cancellation_reason", "supervision_receipt", "provider_session_id"] {
+    for column in [
+        "cancellation_reason",
+        "supervision_receipt",
+        "provider_session_id",
+    ] {
         owner.batch_execute(&format!(
             "ALTER TABLE sandbox_retained_processes RENAME {column} TO renamed"
         ))?;
-        for sql in [TOUCH, "DELETE FROM sandbox_retained_processes WHERE id = $1"] {
+        for sql in [
+            TOUCH,
+            "DELETE FROM sandbox_retained_processes WHERE id = $1",
+        ] {
             work.stumbles(
                 sql,
                 &["42703"],
-                &["sandbox_retained_processes", column, "supervised_command_guard"],
+                &[
+                    "sandbox_retained_processes",
+                    column,
+                    "supervised_command_guard",
+                ],
             )?;
         }
         owner.batch_execute(&format!(
@@ -269,7 +294,11 @@ fn sibling_column_renamed(db: &Db) -> Result<()> {
         work.stumbles(
             receipt,
             &["42703"],
-            &["sandbox_workspace_mutation_admissions", column, "supervised_command_guard"],
+            &[
+                "sandbox_workspace_mutation_admissions",
+                column,
+                "supervised_command_guard",
+            ],
         )?;
         owner.batch_execute(&format!(
             "ALTER TABLE sandbox_workspace_mutation_admissions RENAME renamed TO {column}"
@@ -307,13 +336,20 @@ fn column_retyped(db: &Db) -> Result<()> {
 fn column_dropped(db: &Db) -> Result<()> {
     let mut work = Work::begin(db)?;
     let mut owner = db.owner()?;
-    owner.batch_execute("ALTER TABLE sandbox_retained_processes DROP COLUMN cancellation_reason")?;
+    owner
+        .batch_execute("ALTER TABLE sandbox_retained_processes DROP COLUMN cancellation_reason")?;
     work.stumbles(
         TOUCH,
         &["42703"],
-        &["sandbox_retained_processes", "cancellation_reason", "supervised_command_guard"],
+        &[
+            "sandbox_retained_processes",
+            "cancellation_reason",
+            "supervised_command_guard",
+        ],
     )?;
-    owner.batch_execute("ALTER TABLE sandbox_retained_processes ADD COLUMN cancellation_reason text")?;
+    owner.batch_execute(
+        "ALTER TABLE sandbox_retained_processes ADD COLUMN cancellation_reason text",
+    )?;
     work.goes_on()
 }
 
@@ -536,7 +572,10 @@ fn within_one_transaction(db: &Db) -> Result<()> {
     let mut transaction = admin.transaction()?;
     let child = Uuid::new_v4();
     let receipt = protocol::record_receipt(&command, command.receipt(0));
-    run(&mut transaction, &protocol::admit_input(&tenant, &command, child))?;
+    run(
+        &mut transaction,
+        &protocol::admit_input(&tenant, &command, child),
+    )?;
     for ddl in [
         "ALTER TABLE sandbox_workspace_mutation_admissions ADD COLUMN note text DEFAULT 'x'",
         "ALTER TABLE sandbox_retained_processes ADD COLUMN note text DEFAULT 'x'",
@@ -554,9 +593,10 @@ fn within_one_transaction(db: &Db) -> Result<()> {
         inner.commit()?;
         // Undone at once, it leaves nothing of itself behind in the session.
         let mut undone = transaction.transaction()?;
-        undone.batch_execute("ALTER TABLE sandbox_workspace_mutation_admissions ADD COLUMN undone int")?;
-        step_refused(&mut undone, &receipt)?
-            .speaks("supervised_command.input_settles_first")?;
+        undone.batch_execute(
+            "ALTER TABLE sandbox_workspace_mutation_admissions ADD COLUMN undone int",
+        )?;
+        step_refused(&mut undone, &receipt)?.speaks("supervised_command.input_settles_first")?;
         undone.rollback()?;
         step_refused(&mut transaction, &receipt)?
             .speaks("supervised_command.input_settles_first")?;

@@ -1,16 +1,50 @@
-//! Cases as a client sees them: real roles, real sessions, each in a database of its own.
+//! Cases as a client sees them: real roles, real sessions, each case in a database of its own.
 
+mod acting;
+mod dump;
+mod evidence;
+mod introspection;
+mod live_schema;
+mod marker;
+mod members;
+mod provisioning;
+mod refusals;
+mod retention;
+mod roles;
 mod support;
+mod truth;
+mod values;
 
 use libtest_mimic::Arguments;
 use opengeni_guards_harness::server::Server;
 
 fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // Cases look at transaction ids and locks of the whole cluster: one at a time unless asked otherwise.
+    arguments.test_threads.get_or_insert(1);
     let server = Server::from_env()?;
-    let trials = [];
     if !arguments.list {
         support::prepare(&server)?;
     }
-    libtest_mimic::run(&arguments, trials.into_iter().collect()).exit();
+    let trials = [
+        roles::trials,
+        members::trials,
+        provisioning::trials,
+        acting::trials,
+        marker::trials,
+        truth::trials,
+        retention::trials,
+        values::trials,
+        evidence::trials,
+        live_schema::trials,
+        refusals::trials,
+        introspection::trials,
+        dump::trials,
+    ];
+    let trials = trials.iter().flat_map(|trials| trials(&server)).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if !arguments.list {
+        support::clear(&server)?;
+    }
+    conclusion.exit()
 }

@@ -61,6 +61,16 @@ const TABLES: [&str; 6] = [
 fn rows_everywhere(db: &Db) -> Result<(Tenant, Command)> {
     let (tenant, command) = db.legacy()?;
     let mut admin = db.admin()?;
+    set(
+        &mut admin,
+        "opengeni.account_id",
+        &tenant.account.to_string(),
+    )?;
+    set(
+        &mut admin,
+        "opengeni.workspace_id",
+        &tenant.workspace.to_string(),
+    )?;
     accepted(
         &mut admin,
         "INSERT INTO sandbox_pty_sessions
@@ -83,7 +93,12 @@ fn rows_everywhere(db: &Db) -> Result<(Tenant, Command)> {
                 'workspacePersistence', 'snapshot_filesystem'), 'r1'
            FROM (SELECT '{"version":1,"serverUrl":"u","workspaceName":"w","environment":"e"}',
                         encode(sha256('hello'), 'hex')) AS source (key, digest)"#,
-        &[&tenant.account, &tenant.workspace, &tenant.group, &tenant.lease],
+        &[
+            &tenant.account,
+            &tenant.workspace,
+            &tenant.group,
+            &tenant.lease,
+        ],
     )?;
     Ok((tenant, command))
 }
@@ -101,7 +116,9 @@ fn update(table: &str) -> String {
 /// The refusal of this operation on this table, fields and all.
 fn without_marker(client: &mut impl GenericClient, sql: &str, op: &str, table: &str) -> Result<()> {
     let refusal = refused(client, sql, &[])?;
-    refusal.speaks("protocol_v2.marker").with_context(|| sql.to_string())?;
+    refusal
+        .speaks("protocol_v2.marker")
+        .with_context(|| sql.to_string())?;
     let message = format!("sandbox recovery protocol v2 marker is required for {op} on {table}");
     ensure!(refusal.message == message, "{refusal:?}");
     ensure!(
@@ -151,7 +168,12 @@ fn ends_with_transaction(db: &Db) -> Result<()> {
     accepted(&mut transaction, &sql, &[])?;
     transaction.commit()?;
     ensure!(
-        value::<String>(&mut app, &format!("SELECT current_setting('{MARKER}')"), &[])?.is_empty(),
+        value::<String>(
+            &mut app,
+            &format!("SELECT current_setting('{MARKER}')"),
+            &[]
+        )?
+        .is_empty(),
         "the setting outlives its transaction"
     );
     without_marker(&mut app, &sql, "UPDATE", "sandbox_leases")?;
@@ -171,8 +193,16 @@ fn superuser_session(db: &Db) -> Result<()> {
     for table in TABLES {
         accepted(&mut admin, &update(table), &[])?;
     }
-    set(&mut admin, "opengeni.account_id", &tenant.account.to_string())?;
-    set(&mut admin, "opengeni.workspace_id", &tenant.workspace.to_string())?;
+    set(
+        &mut admin,
+        "opengeni.account_id",
+        &tenant.account.to_string(),
+    )?;
+    set(
+        &mut admin,
+        "opengeni.workspace_id",
+        &tenant.workspace.to_string(),
+    )?;
     admin.batch_execute(&format!("SET ROLE {APP}"))?;
     for table in TABLES {
         accepted(&mut admin, &update(table), &[])?;
@@ -183,8 +213,16 @@ fn superuser_session(db: &Db) -> Result<()> {
 fn session_authorization(db: &Db) -> Result<()> {
     let (tenant, _) = rows_everywhere(db)?;
     let mut admin = db.admin()?;
-    set(&mut admin, "opengeni.account_id", &tenant.account.to_string())?;
-    set(&mut admin, "opengeni.workspace_id", &tenant.workspace.to_string())?;
+    set(
+        &mut admin,
+        "opengeni.account_id",
+        &tenant.account.to_string(),
+    )?;
+    set(
+        &mut admin,
+        "opengeni.workspace_id",
+        &tenant.workspace.to_string(),
+    )?;
     admin.batch_execute(&format!("SET SESSION AUTHORIZATION {APP}"))?;
     for table in TABLES {
         without_marker(&mut admin, &update(table), "UPDATE", table)?;

@@ -137,7 +137,7 @@ fn public_executes_guards(db: &Db) -> Result<()> {
     )?;
     ensure!(closed.is_empty(), "closed to PUBLIC: {closed:?}");
     ensure!(
-        value(
+        value::<bool>(
             &mut admin,
             "SELECT has_schema_privilege('public', 'opengeni_guards', 'USAGE')
                 AND NOT has_schema_privilege('public', 'opengeni_guards', 'CREATE')",

@@ -104,9 +104,19 @@ fn wrong_column_type(db: &Db) -> Result<()> {
     let mut owner = db.owner()?;
     // Castable types are wrong types too: the guards read columns by type.
     for (schema, table, column, kind) in [
-        ("first", "sandbox_lease_holders", "last_heartbeat_at", "timestamp"),
+        (
+            "first",
+            "sandbox_lease_holders",
+            "last_heartbeat_at",
+            "timestamp",
+        ),
         ("second", "sandbox_leases", "lease_epoch", "bigint"),
-        ("third", "sandbox_retained_processes", "cancellation_reason", "varchar"),
+        (
+            "third",
+            "sandbox_retained_processes",
+            "cancellation_reason",
+            "varchar",
+        ),
     ] {
         owner.batch_execute(&format!("CREATE SCHEMA {schema}"))?;
         provision(&mut owner, schema)?;

@@ -85,7 +85,10 @@ fn retain_naming(
     match inserted {
         Ok(_) => {
             // The rest of the retention, without the INSERT that has just been made.
-            let rest: Vec<Statement> = protocol::retain(tenant, command).into_iter().skip(1).collect();
+            let rest: Vec<Statement> = protocol::retain(tenant, command)
+                .into_iter()
+                .skip(1)
+                .collect();
             run(&mut transaction, &rest)?;
             transaction.commit()?;
             Ok(None)
@@ -132,12 +135,17 @@ fn forged_ids(db: &Db) -> Result<()> {
     let mut app = db.app(&tenant)?;
     let mut other = db.admin()?;
     other.batch_execute("BEGIN")?;
-    let running: u64 = value::<String>(&mut other, "SELECT pg_current_xact_id()::text", &[])?.parse()?;
+    let running: u64 =
+        value::<String>(&mut other, "SELECT pg_current_xact_id()::text", &[])?.parse()?;
     // A subtransaction of a running transaction has not finished either.
     other.batch_execute(
         "SAVEPOINT inner_one; CREATE TEMP TABLE takes_an_id (id int); INSERT INTO takes_an_id VALUES (1)",
     )?;
-    let inner: i64 = value(&mut other, "SELECT xmin::text::bigint FROM takes_an_id", &[])?;
+    let inner: i64 = value(
+        &mut other,
+        "SELECT xmin::text::bigint FROM takes_an_id",
+        &[],
+    )?;
     let inner = (running >> 32 << 32) + u64::try_from(inner)?;
     for (what, xid) in [
         ("running", running),
@@ -146,10 +154,15 @@ fn forged_ids(db: &Db) -> Result<()> {
         ("of the next epoch", running + (1 << 32)),
         ("the last there is", u64::MAX),
     ] {
-        retain_naming(&mut app, &tenant, &Command::new(1), &literal(&xid.to_string()))?
-            .with_context(|| format!("{what}: {xid} accepted"))?
-            .speaks("supervised_command.retention_xid")
-            .with_context(|| what.to_string())?;
+        retain_naming(
+            &mut app,
+            &tenant,
+            &Command::new(1),
+            &literal(&xid.to_string()),
+        )?
+        .with_context(|| format!("{what}: {xid} accepted"))?
+        .speaks("supervised_command.retention_xid")
+        .with_context(|| what.to_string())?;
     }
     // So are the ids to be assigned next; a few on, since another session may end one meanwhile.
     let soon = "(pg_current_xact_id()::text::numeric + 10)::text::xid8";
@@ -159,7 +172,12 @@ fn forged_ids(db: &Db) -> Result<()> {
 
     // Once it has ended it is history, and stays legal.
     other.batch_execute("COMMIT")?;
-    let late = retain_naming(&mut app, &tenant, &Command::new(1), &literal(&running.to_string()))?;
+    let late = retain_naming(
+        &mut app,
+        &tenant,
+        &Command::new(1),
+        &literal(&running.to_string()),
+    )?;
     ensure!(late.is_none(), "finished since, yet refused: {late:?}");
     Ok(())
 }
@@ -168,7 +186,8 @@ fn superuser_restores(db: &Db) -> Result<()> {
     let tenant = db.tenant()?;
     let mut other = db.admin()?;
     other.batch_execute("BEGIN")?;
-    let running: u64 = value::<String>(&mut other, "SELECT pg_current_xact_id()::text", &[])?.parse()?;
+    let running: u64 =
+        value::<String>(&mut other, "SELECT pg_current_xact_id()::text", &[])?.parse()?;
     let mut admin = db.admin()?;
     for (number, xid) in [(1, running), (2, running + 1_000_000)] {
         let command = Command::new(number);

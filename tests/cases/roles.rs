@@ -132,19 +132,17 @@ fn finish(app: &mut Client, tenant: &Tenant, command: &Command, exit_code: i32) 
     let ends = streams(&Cursor::end(9100), &Cursor::end(120));
     commit(
         app,
-        &[protocol::record_receipt(command, command.receipt(exit_code))],
+        &[protocol::record_receipt(
+            command,
+            command.receipt(exit_code),
+        )],
     )?;
     commit(app, &[protocol::capture(command, ends, true)])?;
     commit(app, &[protocol::settle(tenant, command, exit_code)])?;
     ends_as(app, command, "exited", Some(exit_code))
 }
 
-fn ends_as(
-    app: &mut Client,
-    command: &Command,
-    state: &str,
-    exit_code: Option<i32>,
-) -> Result<()> {
+fn ends_as(app: &mut Client, command: &Command, state: &str, exit_code: Option<i32>) -> Result<()> {
     let row = app.query_one(
         "SELECT state, exit_code, settled_at IS NOT NULL FROM sandbox_retained_processes WHERE id = $1",
         &[&command.process],

@@ -52,6 +52,13 @@ pub fn prepare(server: &Server) -> Result<()> {
     Ok(())
 }
 
+/// Drops the template, after the last case.
+pub fn clear(server: &Server) -> Result<()> {
+    let mut admin = server.connect(SUPERUSER, "postgres")?;
+    admin.batch_execute(&format!("DROP DATABASE IF EXISTS {TEMPLATE} WITH (FORCE)"))?;
+    Ok(())
+}
+
 pub fn provision(client: &mut Client, schema: &str) -> Result<(), postgres::Error> {
     client
         .execute("SELECT opengeni_guards.provision($1)", &[&schema])
@@ -120,8 +127,16 @@ impl Db {
     /// An application session that has declared its tenant and the protocol for every transaction to come.
     pub fn app(&self, tenant: &Tenant) -> Result<Client> {
         let mut client = self.session(APP)?;
-        set(&mut client, "opengeni.account_id", &tenant.account.to_string())?;
-        set(&mut client, "opengeni.workspace_id", &tenant.workspace.to_string())?;
+        set(
+            &mut client,
+            "opengeni.account_id",
+            &tenant.account.to_string(),
+        )?;
+        set(
+            &mut client,
+            "opengeni.workspace_id",
+            &tenant.workspace.to_string(),
+        )?;
         set(&mut client, MARKER, "1")?;
         Ok(client)
     }
@@ -369,12 +384,16 @@ impl Refusal {
 
     /// Message, detail and hint together name each of these.
     pub fn names(&self, words: &[&str]) -> Result<()> {
-        let text = [Some(&self.message), self.detail.as_ref(), self.hint.as_ref()]
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect::<Vec<_>>()
-            .join("\n");
+        let text = [
+            Some(&self.message),
+            self.detail.as_ref(),
+            self.hint.as_ref(),
+        ]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect::<Vec<_>>()
+        .join("\n");
         for word in words {
             ensure!(text.contains(word), "does not name {word}: {self:?}");
         }
@@ -399,32 +418,136 @@ const fn rule(id: &'static str, sqlstate: &'static str, message: &'static str) -
 
 /// The published contract of the guards these cases meet.
 pub const RULES: &[Rule] = &[
-    rule("supervised_command.delete_unsettled", "55000", "Unsettled supervised command evidence cannot be deleted"),
-    rule("supervised_command.retention_xid", "55000", "Retention transaction identity is immutable"),
-    rule("supervised_command.identity", "55000", "Supervised command identity is immutable"),
-    rule("supervised_command.initial_retention", "55000", "Supervision requires initial retention"),
-    rule("supervised_command.cancellation_monotonic", "55000", "Cancellation intent is monotonic"),
-    rule("supervised_command.proof_immutable", "55000", "Supervision proof is immutable"),
-    rule("supervised_command.stdin_closed", "55000", "Supervised stdin admission is closed"),
-    rule("supervised_command.stdin_child", "55000", "Supervised stdin requires an unsettled child admission"),
-    rule("supervised_command.stdin_regress", "55000", "Supervised stdin sequence cannot regress"),
-    rule("supervised_command.adoption", "55000", "Cancelled command cannot be adopted"),
-    rule("supervised_command.terminal", "55000", "Supervised terminal state is immutable"),
-    rule("supervised_command.capture_protocol", "55000", "Supervised output requires atomic capture protocol"),
-    rule("supervised_command.output_regress", "55000", "Supervised output proof cannot regress"),
-    rule("supervised_command.cancellation_intent", "23514", "Invalid cancellation intent"),
-    rule("supervised_command.legacy_proof", "23514", "Legacy command cannot acquire supervision proof"),
-    rule("supervised_command.containment", "55000", "Supervised launch cannot join checkpoint containment"),
-    rule("supervised_command.descriptor", "23514", "Invalid supervision descriptor"),
-    rule("supervised_command.receipt", "23514", "Invalid invocation-bound supervision receipt"),
-    rule("supervised_command.capture_incomplete", "55000", "Supervised output capture is incomplete"),
-    rule("supervised_command.loss_fabricated", "55000", "Supervised loss cannot fabricate execution or output proof"),
-    rule("supervised_command.launch_rejection", "55000", "Supervised launch rejection requires an exact pristine invocation"),
-    rule("supervised_command.typed_loss", "55000", "Supervised loss requires the exact typed provider-loss transition"),
-    rule("supervised_command.input_settles_first", "55000", "Admitted command input must settle before quiescence"),
-    rule("supervised_command.settlement", "55000", "Supervised settlement requires quiescence, provider terminal and captured output"),
-    rule("supervised_command.stream_cursor", "23514", "Invalid supervision stream cursor"),
-    Rule { id: "protocol_v2.marker", sqlstate: "55000", message: None },
+    rule(
+        "supervised_command.delete_unsettled",
+        "55000",
+        "Unsettled supervised command evidence cannot be deleted",
+    ),
+    rule(
+        "supervised_command.retention_xid",
+        "55000",
+        "Retention transaction identity is immutable",
+    ),
+    rule(
+        "supervised_command.identity",
+        "55000",
+        "Supervised command identity is immutable",
+    ),
+    rule(
+        "supervised_command.initial_retention",
+        "55000",
+        "Supervision requires initial retention",
+    ),
+    rule(
+        "supervised_command.cancellation_monotonic",
+        "55000",
+        "Cancellation intent is monotonic",
+    ),
+    rule(
+        "supervised_command.proof_immutable",
+        "55000",
+        "Supervision proof is immutable",
+    ),
+    rule(
+        "supervised_command.stdin_closed",
+        "55000",
+        "Supervised stdin admission is closed",
+    ),
+    rule(
+        "supervised_command.stdin_child",
+        "55000",
+        "Supervised stdin requires an unsettled child admission",
+    ),
+    rule(
+        "supervised_command.stdin_regress",
+        "55000",
+        "Supervised stdin sequence cannot regress",
+    ),
+    rule(
+        "supervised_command.adoption",
+        "55000",
+        "Cancelled command cannot be adopted",
+    ),
+    rule(
+        "supervised_command.terminal",
+        "55000",
+        "Supervised terminal state is immutable",
+    ),
+    rule(
+        "supervised_command.capture_protocol",
+        "55000",
+        "Supervised output requires atomic capture protocol",
+    ),
+    rule(
+        "supervised_command.output_regress",
+        "55000",
+        "Supervised output proof cannot regress",
+    ),
+    rule(
+        "supervised_command.cancellation_intent",
+        "23514",
+        "Invalid cancellation intent",
+    ),
+    rule(
+        "supervised_command.legacy_proof",
+        "23514",
+        "Legacy command cannot acquire supervision proof",
+    ),
+    rule(
+        "supervised_command.containment",
+        "55000",
+        "Supervised launch cannot join checkpoint containment",
+    ),
+    rule(
+        "supervised_command.descriptor",
+        "23514",
+        "Invalid supervision descriptor",
+    ),
+    rule(
+        "supervised_command.receipt",
+        "23514",
+        "Invalid invocation-bound supervision receipt",
+    ),
+    rule(
+        "supervised_command.capture_incomplete",
+        "55000",
+        "Supervised output capture is incomplete",
+    ),
+    rule(
+        "supervised_command.loss_fabricated",
+        "55000",
+        "Supervised loss cannot fabricate execution or output proof",
+    ),
+    rule(
+        "supervised_command.launch_rejection",
+        "55000",
+        "Supervised launch rejection requires an exact pristine invocation",
+    ),
+    rule(
+        "supervised_command.typed_loss",
+        "55000",
+        "Supervised loss requires the exact typed provider-loss transition",
+    ),
+    rule(
+        "supervised_command.input_settles_first",
+        "55000",
+        "Admitted command input must settle before quiescence",
+    ),
+    rule(
+        "supervised_command.settlement",
+        "55000",
+        "Supervised settlement requires quiescence, provider terminal and captured output",
+    ),
+    rule(
+        "supervised_command.stream_cursor",
+        "23514",
+        "Invalid supervision stream cursor",
+    ),
+    Rule {
+        id: "protocol_v2.marker",
+        sqlstate: "55000",
+        message: None,
+    },
 ];
 
 /// Waits until the backend is waiting for a lock; fails if it never does.
@@ -459,7 +582,11 @@ where
 }
 
 /// One text column of any number of rows.
-pub fn lines(client: &mut impl GenericClient, sql: &str, params: Params<'_>) -> Result<Vec<String>> {
+pub fn lines(
+    client: &mut impl GenericClient,
+    sql: &str,
+    params: Params<'_>,
+) -> Result<Vec<String>> {
     let rows = client
         .query(sql, params)
         .map_err(|error| anyhow!("{}: {sql}", describe(&error)))?;
@@ -508,10 +635,12 @@ fn catalogue(client: &mut Client, identity: &str) -> Result<Vec<String>> {
            WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'
          )
          SELECT {identity} || line FROM (
-           SELECT oid, concat_ws(' ', 'schema', nspname, nspowner::regrole, nspacl)
+           SELECT oid, concat_ws(' ', 'schema', nspname, nspowner::regrole,
+             ARRAY(SELECT unnest(coalesce(nspacl, acldefault('n', nspowner)))::text ORDER BY 1))
            FROM pg_namespace WHERE oid IN (TABLE space)
            UNION ALL
-           SELECT oid, concat_ws(' ', 'class', oid::regclass, relkind, relowner::regrole, relacl,
+           SELECT oid, concat_ws(' ', 'class', oid::regclass, relkind, relowner::regrole,
+             ARRAY(SELECT unnest(coalesce(relacl, acldefault(CASE relkind WHEN 'S' THEN 's' ELSE 'r' END::\"char\", relowner)))::text ORDER BY 1),
              relrowsecurity, relforcerowsecurity,
              CASE WHEN relkind = 'i' THEN pg_get_indexdef(oid) END)
            FROM pg_class WHERE relnamespace IN (TABLE space)
@@ -523,7 +652,8 @@ fn catalogue(client: &mut Client, identity: &str) -> Result<Vec<String>> {
            FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
            WHERE relnamespace IN (TABLE space) AND attnum > 0
            UNION ALL
-           SELECT oid, concat_ws(' ', 'function', oid::regprocedure, proowner::regrole, proacl,
+           SELECT oid, concat_ws(' ', 'function', oid::regprocedure, proowner::regrole,
+             ARRAY(SELECT unnest(coalesce(proacl, acldefault('f', proowner)))::text ORDER BY 1),
              prosecdef, proconfig, provolatile, proparallel, prosrc)
            FROM pg_proc WHERE pronamespace IN (TABLE space)
            UNION ALL

@@ -201,7 +201,9 @@ fn temp_leases(db: &Db) -> Result<()> {
     let (tenant, command) = contained_lease(db)?;
     let mut app = db.app(&tenant)?;
     let decoy = |app: &mut postgres::Transaction<'_>, capture: &str| -> Result<()> {
-        app.batch_execute("CREATE TEMP TABLE sandbox_leases (LIKE opengeni.sandbox_leases) ON COMMIT DROP")?;
+        app.batch_execute(
+            "CREATE TEMP TABLE sandbox_leases (LIKE opengeni.sandbox_leases) ON COMMIT DROP",
+        )?;
         accepted(
             app,
             "INSERT INTO pg_temp.sandbox_leases SELECT * FROM opengeni.sandbox_leases WHERE id = $1",
@@ -243,11 +245,17 @@ fn search_paths(db: &Db) -> Result<()> {
          GRANT USAGE ON SCHEMA decoy TO {APP};
          GRANT ALL ON ALL TABLES IN SCHEMA decoy TO {APP}"
     ))?;
-    let advance =
-        "UPDATE opengeni.sandbox_retained_processes SET provider_command_input_index = $2 WHERE id = $1";
+    let advance = "UPDATE opengeni.sandbox_retained_processes SET provider_command_input_index = $2 WHERE id = $1";
     let receipt =
         "UPDATE opengeni.sandbox_retained_processes SET supervision_receipt = $2 WHERE id = $1";
-    let paths = ["", "pg_catalog", "decoy", "decoy, opengeni, pg_catalog", "pg_temp", "no_such_schema"];
+    let paths = [
+        "",
+        "pg_catalog",
+        "decoy",
+        "decoy, opengeni, pg_catalog",
+        "pg_temp",
+        "no_such_schema",
+    ];
     for path in paths {
         set(&mut app, "search_path", path)?;
         refused(&mut app, advance, &[&command.process, &5_i64])?
@@ -422,17 +430,21 @@ fn race(
             attaching.commit()?;
             Ok(Ok(()))
         });
-        let waited = db.admin().and_then(|mut observer| wait_for_lock(&mut observer, pid));
+        let waited = db
+            .admin()
+            .and_then(|mut observer| wait_for_lock(&mut observer, pid));
         admin.batch_execute(end)?;
-        let outcome = attached.join().map_err(|_| anyhow!("the attaching thread died"))?;
+        let outcome = attached
+            .join()
+            .map_err(|_| anyhow!("the attaching thread died"))?;
         waited?;
         outcome
     })
 }
 
-const CONTAIN: &str = "UPDATE sandbox_leases SET archive_capture_id = gen_random_uuid() WHERE id = $1";
-const DRAIN: &str =
-    "UPDATE sandbox_leases SET unobservable_command_drain_ids = ARRAY[gen_random_uuid()] WHERE id = $1";
+const CONTAIN: &str =
+    "UPDATE sandbox_leases SET archive_capture_id = gen_random_uuid() WHERE id = $1";
+const DRAIN: &str = "UPDATE sandbox_leases SET unobservable_command_drain_ids = ARRAY[gen_random_uuid()] WHERE id = $1";
 const LIFT: &str = "UPDATE sandbox_leases SET archive_capture_id = NULL WHERE id = $1";
 
 fn containment_wins(db: &Db) -> Result<()> {
@@ -457,7 +469,10 @@ fn containment_gives_way(db: &Db) -> Result<()> {
     ensure!(outcome.is_ok(), "lifted: {outcome:?}");
     let outcome = race(db, "REPEATABLE READ", LIFT, "COMMIT")?;
     ensure!(
-        outcome.as_ref().err().is_none_or(|refusal| refusal.sqlstate == "40001"),
+        outcome
+            .as_ref()
+            .err()
+            .is_none_or(|refusal| refusal.sqlstate == "40001"),
         "lifted: {outcome:?}"
     );
     Ok(())

@@ -141,7 +141,7 @@ fn numbers_of_the_identity(db: &Db) -> Result<()> {
         (r#""1""#, "1", false),
         ("true", r#""true""#, false),
         (r#""\u00e9""#, r#""é""#, true),
-        (r#""é""#, r#""é""#, false),
+        ("\"\u{e9}\"", "\"e\u{301}\"", false),
         (r#"{"a":1,"b":2}"#, r#"{ "b" : 2, "a" : 1.00 }"#, true),
         ("[1,2]", "[2,1]", false),
         ("[]", "{}", false),
@@ -172,7 +172,11 @@ fn deep_nesting(db: &Db) -> Result<()> {
     let nested = |open: &str, close: &str, leaf: &str| {
         with_member(
             &command.provider_command(&tenant),
-            &format!(r#""extra": {}{leaf}{}"#, open.repeat(depth), close.repeat(depth)),
+            &format!(
+                r#""extra": {}{leaf}{}"#,
+                open.repeat(depth),
+                close.repeat(depth)
+            ),
         )
     };
     attached(&mut app, &tenant, &command, &nested("[", "]", "1"))?;
@@ -191,7 +195,11 @@ fn deep_nesting(db: &Db) -> Result<()> {
     broken["kind"] = json!("modal-router-v1");
     let text = with_member(
         &broken,
-        &format!(r#""supervision": {}{}"#, "[".repeat(depth), "]".repeat(depth)),
+        &format!(
+            r#""supervision": {}{}"#,
+            "[".repeat(depth),
+            "]".repeat(depth)
+        ),
     );
     not_attached(&mut app, &tenant, &command, &text)?.speaks("supervised_command.descriptor")
 }
@@ -225,10 +233,15 @@ fn json_null(db: &Db) -> Result<()> {
         .speaks("supervised_command.descriptor")?;
 
     // A receipt that is JSON null is there too.
-    let set_null = "UPDATE sandbox_retained_processes SET supervision_receipt = 'null' WHERE id = $1";
+    let set_null =
+        "UPDATE sandbox_retained_processes SET supervision_receipt = 'null' WHERE id = $1";
     let (supervised_tenant, supervised) = db.supervised()?;
-    refused(&mut db.app(&supervised_tenant)?, set_null, &[&supervised.process])?
-        .speaks("supervised_command.receipt")?;
+    refused(
+        &mut db.app(&supervised_tenant)?,
+        set_null,
+        &[&supervised.process],
+    )?
+    .speaks("supervised_command.receipt")?;
     let (tenant, legacy) = db.legacy()?;
     let mut app = db.app(&tenant)?;
     refused(&mut app, set_null, &[&legacy.process])?.speaks("supervised_command.legacy_proof")?;
@@ -296,7 +309,12 @@ fn arrays_and_scalars(db: &Db) -> Result<()> {
     refused(&mut app, delete, &[&command.process])?
         .speaks("supervised_command.delete_unsettled")?;
     // An array that does not hold the word, or holds it deeper, is not supervised.
-    for shape in [r#"["supervisor"]"#, r#"[["supervision"]]"#, r#"[{"supervision":1}]"#, "1"] {
+    for shape in [
+        r#"["supervisor"]"#,
+        r#"[["supervision"]]"#,
+        r#"[{"supervision":1}]"#,
+        "1",
+    ] {
         db.plant(ATTACH, &[&command.process, &shape])?;
         let mut trial = app.transaction()?;
         accepted(&mut trial, delete, &[&command.process]).with_context(|| shape.to_string())?;
@@ -330,7 +348,14 @@ fn byte_offsets(db: &Db) -> Result<()> {
         }
     };
     // Accepted in this order, each the floor of the next.
-    for offset in ["1", r#"" 12 ""#, r#""+12""#, r#""0013""#, "14", "9223372036854775800"] {
+    for offset in [
+        "1",
+        r#"" 12 ""#,
+        r#""+12""#,
+        r#""0013""#,
+        "14",
+        "9223372036854775800",
+    ] {
         let refusal = advance(offset)?;
         ensure!(refusal.is_none(), "{offset}: {refusal:?}");
     }
@@ -398,7 +423,15 @@ fn pty_words(db: &Db) -> Result<()> {
         );
         attach_text(&mut app, &tenant, &command, &text)
     };
-    for word in ["false", "null", r#""off""#, r#"" no ""#, r#""F""#, r#""0""#, "0"] {
+    for word in [
+        "false",
+        "null",
+        r#""off""#,
+        r#"" no ""#,
+        r#""F""#,
+        r#""0""#,
+        "0",
+    ] {
         let outcome = attempt(word)?;
         ensure!(outcome.is_ok(), "pty {word}: {outcome:?}");
     }
@@ -430,7 +463,8 @@ fn descriptor_letters(db: &Db) -> Result<()> {
     };
 
     let digits = "1".repeat(64);
-    let legal: [(&str, &dyn Fn(&mut Value)); 5] = [
+    type Change<'a> = &'a dyn Fn(&mut Value);
+    let legal: [(&str, Change<'_>); 5] = [
         ("as it is", &|_| {}),
         ("upper-case invocation", &|command| {
             let upper = command["supervision"]["invocationId"]
@@ -461,26 +495,73 @@ fn descriptor_letters(db: &Db) -> Result<()> {
     let illegal: [(&str, &str, Value); 22] = [
         ("kind", "/kind", json!("modal-control-v1")),
         ("descriptor array", "/supervision", json!(["protocol"])),
-        ("descriptor string", "/supervision", json!("native-subreaper-v1")),
+        (
+            "descriptor string",
+            "/supervision",
+            json!("native-subreaper-v1"),
+        ),
         ("empty descriptor", "/supervision", json!({})),
-        ("protocol", "/supervision/protocol", json!("native-subreaper-v2")),
-        ("protocol case", "/supervision/protocol", json!("Native-subreaper-v1")),
+        (
+            "protocol",
+            "/supervision/protocol",
+            json!("native-subreaper-v2"),
+        ),
+        (
+            "protocol case",
+            "/supervision/protocol",
+            json!("Native-subreaper-v1"),
+        ),
         ("protocol null", "/supervision/protocol", Value::Null),
         ("no UUID", "/supervision/invocationId", json!("x")),
-        ("UUID in braces", "/supervision/invocationId", json!("{8b2b0e5c-0000-4000-8000-000000000000}")),
-        ("UUID without hyphens", "/supervision/invocationId", json!("8b2b0e5c000040008000000000000000")),
-        ("UUID and newline", "/supervision/invocationId", json!("8b2b0e5c-0000-4000-8000-000000000000\n")),
-        ("full-width digit", "/supervision/invocationId", json!("８b2b0e5c-0000-4000-8000-000000000000")),
+        (
+            "UUID in braces",
+            "/supervision/invocationId",
+            json!("{8b2b0e5c-0000-4000-8000-000000000000}"),
+        ),
+        (
+            "UUID without hyphens",
+            "/supervision/invocationId",
+            json!("8b2b0e5c000040008000000000000000"),
+        ),
+        (
+            "UUID and newline",
+            "/supervision/invocationId",
+            json!("8b2b0e5c-0000-4000-8000-000000000000\n"),
+        ),
+        (
+            "full-width digit",
+            "/supervision/invocationId",
+            json!("８b2b0e5c-0000-4000-8000-000000000000"),
+        ),
         ("nonce of 63", "/supervision/nonce", json!("a".repeat(63))),
         ("nonce of 65", "/supervision/nonce", json!("a".repeat(65))),
         ("upper-case nonce", "/supervision/nonce", json!(upper_nonce)),
         ("nonce and newline", "/supervision/nonce", json!(line_nonce)),
         ("nonce null", "/supervision/nonce", Value::Null),
         ("short number as nonce", "/supervision/nonce", json!(7)),
-        ("path elsewhere", "/supervision/controlPath", json!(format!("/tmp/other/{}.sock", "a".repeat(36)))),
-        ("path of 35", "/supervision/controlPath", json!(format!("/tmp/opengeni-supervision/{}.sock", "a".repeat(35)))),
-        ("path up", "/supervision/controlPath", json!(format!("/tmp/opengeni-supervision/../{}.sock", "a".repeat(33)))),
-        ("dot is a dot", "/supervision/controlPath", json!(format!("/tmp/opengeni-supervision/{}xsock", "a".repeat(36)))),
+        (
+            "path elsewhere",
+            "/supervision/controlPath",
+            json!(format!("/tmp/other/{}.sock", "a".repeat(36))),
+        ),
+        (
+            "path of 35",
+            "/supervision/controlPath",
+            json!(format!("/tmp/opengeni-supervision/{}.sock", "a".repeat(35))),
+        ),
+        (
+            "path up",
+            "/supervision/controlPath",
+            json!(format!(
+                "/tmp/opengeni-supervision/../{}.sock",
+                "a".repeat(33)
+            )),
+        ),
+        (
+            "dot is a dot",
+            "/supervision/controlPath",
+            json!(format!("/tmp/opengeni-supervision/{}xsock", "a".repeat(36))),
+        ),
     ];
     for (what, pointer, replacement) in &illegal {
         let outcome = attempt(&|command| {
@@ -522,13 +603,23 @@ fn descriptor_letters(db: &Db) -> Result<()> {
 fn exit_codes(db: &Db) -> Result<()> {
     let (tenant, command) = db.supervised()?;
     let mut app = db.app(&tenant)?;
-    let record = "UPDATE sandbox_retained_processes SET supervision_receipt = $2::text::jsonb WHERE id = $1";
+    let record =
+        "UPDATE sandbox_retained_processes SET supervision_receipt = $2::text::jsonb WHERE id = $1";
     let receipt = |code: &str| {
         let text = command.receipt(123_456).to_string();
         text.replace("123456", code)
     };
     for code in [
-        "2147483648", "-2147483649", "7.0", "7.5", "1e10", "1e400", r#""7""#, "null", "true", "[7]",
+        "2147483648",
+        "-2147483649",
+        "7.0",
+        "7.5",
+        "1e10",
+        "1e400",
+        r#""7""#,
+        "null",
+        "true",
+        "[7]",
         "99999999999999999999999999999999",
     ] {
         refused(&mut app, record, &[&command.process, &receipt(code)])?
@@ -563,8 +654,16 @@ fn bindings(db: &Db) -> Result<()> {
     let (tenant, command) = db.supervised()?;
     let mut app = db.app(&tenant)?;
     for (setting, reason, rule) in [
-        (LOSS, "provider_instance_lost", "supervised_command.typed_loss"),
-        (REJECTION, "provider_start_rejected", "supervised_command.launch_rejection"),
+        (
+            LOSS,
+            "provider_instance_lost",
+            "supervised_command.typed_loss",
+        ),
+        (
+            REJECTION,
+            "provider_start_rejected",
+            "supervised_command.launch_rejection",
+        ),
     ] {
         refused(&mut app, LOST, &[&command.process, &reason])?.speaks(rule)?;
         for (binding, expected) in [
@@ -601,8 +700,12 @@ fn bindings(db: &Db) -> Result<()> {
     let mut transaction = app.transaction()?;
     protocol::loss_binding(&tenant.loss_binding()).run(&mut transaction)?;
     transaction.commit()?;
-    refused(&mut app, LOST, &[&command.process, &"provider_instance_lost"])?
-        .speaks("supervised_command.typed_loss")
+    refused(
+        &mut app,
+        LOST,
+        &[&command.process, &"provider_instance_lost"],
+    )?
+    .speaks("supervised_command.typed_loss")
 }
 
 fn binding_equality(db: &Db) -> Result<()> {
@@ -613,10 +716,14 @@ fn binding_equality(db: &Db) -> Result<()> {
     let respelled = exact
         .to_string()
         .replace(&epoch, &format!(r#"  "lostEpoch" : {}.0 "#, tenant.epoch));
-    ensure!(respelled != exact.to_string(), "the epoch was not found");
+    ensure!(respelled.contains(".0"), "the epoch was not found");
     set(&mut app, LOSS, &respelled)?;
     let mut trial = app.transaction()?;
-    accepted(&mut trial, LOST, &[&command.process, &"provider_instance_lost"])?;
+    accepted(
+        &mut trial,
+        LOST,
+        &[&command.process, &"provider_instance_lost"],
+    )?;
     trial.rollback()?;
 
     let mut missing = exact.clone();
@@ -634,9 +741,13 @@ fn binding_equality(db: &Db) -> Result<()> {
     null_instance["lostInstanceId"] = Value::Null;
     for other in [missing, more, text_epoch, upper, null_instance] {
         set(&mut app, LOSS, &other.to_string())?;
-        refused(&mut app, LOST, &[&command.process, &"provider_instance_lost"])?
-            .speaks("supervised_command.typed_loss")
-            .with_context(|| other.to_string())?;
+        refused(
+            &mut app,
+            LOST,
+            &[&command.process, &"provider_instance_lost"],
+        )?
+        .speaks("supervised_command.typed_loss")
+        .with_context(|| other.to_string())?;
     }
     Ok(())
 }

@@ -2,6 +2,8 @@
 -- knows the protocol.
 \a \t \f ' => '
 SET SESSION AUTHORIZATION regress_app;
+-- Never set in this session.
+SELECT fixture.answer('INSERT INTO sandbox_leases DEFAULT VALUES');
 CALL fixture.enter('marker');
 
 CALL fixture.command('marker', supervised => false);
