@@ -17,17 +17,20 @@ type Row<'a> = row::Row<'a, P>;
 
 pub fn check(event: &Event<'_>) -> Verdict {
     match event.operation() {
-        Operation::Delete => delete(&Process::read(event.old())),
+        Operation::Delete => delete(&Process::read(event.before())),
         Operation::Insert => {
-            let new = Process::read(event.new());
+            let new = Process::read(event.after());
             retention_is_own_or_finished(&new.row)?;
-            any_write(event, None, &new)
+            any_write(event, None, &new, true)
         }
         Operation::Update => {
-            let old = Process::read(event.old());
-            let new = Process::read(event.new());
-            update(event, &old, &new)?;
-            any_write(event, Some(&old), &new)
+            let old = Process::read(event.before());
+            let new = Process::read(event.after());
+            // Where the images of the documents agree, nothing inside them changed.
+            let command_changed = new.row.distinct(&old.row, P::Command);
+            let streams_changed = command_changed && !json::same(new.streams, old.streams);
+            update(event, &old, &new, command_changed, streams_changed)?;
+            any_write(event, Some(&old), &new, streams_changed)
         }
         Operation::Truncate => Ok(()),
     }
@@ -191,12 +194,16 @@ fn unchanged(
 }
 
 /// Rules 2 to 13.
-fn update(event: &Event<'_>, old: &Process<'_>, new: &Process<'_>) -> Verdict {
+fn update(
+    event: &Event<'_>,
+    old: &Process<'_>,
+    new: &Process<'_>,
+    command_changed: bool,
+    streams_changed: bool,
+) -> Verdict {
     if new.row.distinct(&old.row, P::RetentionXid) {
         return refuse(Rule::RetentionXid, &["supervision_retention_xid"]);
     }
-    // The one comparison of whole documents: where the images agree, nothing inside them changed.
-    let command_changed = new.row.distinct(&old.row, P::Command);
     if old.supervised {
         identity_is_unchanged(old, new, command_changed)?;
     }
@@ -223,7 +230,7 @@ fn update(event: &Event<'_>, old: &Process<'_>, new: &Process<'_>) -> Verdict {
         unchanged(Rule::Terminal, &old.row, &new.row, TERMINAL, TERMINAL_NAMES)?;
     }
     if old.supervised {
-        output_is_captured(old, new, command_changed)?;
+        output_is_captured(old, new, streams_changed)?;
     }
     Ok(())
 }
@@ -346,8 +353,7 @@ fn is_on_the_same_lease(child: &row::Row<'_, ChildAdmission>, process: &Row<'_>)
 
 /// Rules 12 and 13. Streams are judged only where they change, so that a row whose cursor was poisoned
 /// long ago can still be read, claimed, lost, cancelled and repaired.
-fn output_is_captured(old: &Process<'_>, new: &Process<'_>, command_changed: bool) -> Verdict {
-    let streams_changed = command_changed && !json::same(new.streams, old.streams);
+fn output_is_captured(old: &Process<'_>, new: &Process<'_>, streams_changed: bool) -> Verdict {
     let captured_changed = new.row.distinct(&old.row, P::Captured);
     if (streams_changed || captured_changed) && !capture_is_open(new) {
         return Err(Refusal::new(
@@ -374,7 +380,12 @@ fn capture_is_open(new: &Process<'_>) -> bool {
 }
 
 /// Rules 15 to 25a: of an INSERT, or of an UPDATE from `old`.
-fn any_write(event: &Event<'_>, old: Option<&Process<'_>>, new: &Process<'_>) -> Verdict {
+fn any_write(
+    event: &Event<'_>,
+    old: Option<&Process<'_>>,
+    new: &Process<'_>,
+    streams_changed: bool,
+) -> Verdict {
     let row = &new.row;
     if !cancellation::is_valid(new.is_cancelled(), row.text(P::CancellationReason)) {
         return refuse(Rule::CancellationIntent, CANCELLATION_NAMES);
@@ -408,7 +419,7 @@ fn any_write(event: &Event<'_>, old: Option<&Process<'_>>, new: &Process<'_>) ->
         return refuse(Rule::InputSettlesFirst, &["supervision_receipt"]);
     }
     settlement_is_proven(new, receipt)?;
-    if attaching || old.is_some_and(|old| !json::same(new.streams, old.streams)) {
+    if attaching || streams_changed {
         streams::well_formed(new.streams)
             .map_err(|bits| Refusal::new(Rule::StreamCursor, streams::PATHS, bits))?;
     }

@@ -88,14 +88,14 @@ impl<'a> Event<'a> {
     }
 
     /// The row before the event: of an UPDATE or DELETE.
-    pub fn old<T: Table>(&self) -> Row<'a, T> {
+    pub fn before<T: Table>(&self) -> Row<'a, T> {
         debug_assert_ne!(self.operation, Operation::Insert);
         // SAFETY: the event holds its relation and slots for as long as the trigger runs.
         unsafe { Row::new(self.data.tg_relation, self.data.tg_trigslot) }
     }
 
     /// The row after the event: of an INSERT or UPDATE.
-    pub fn new<T: Table>(&self) -> Row<'a, T> {
+    pub fn after<T: Table>(&self) -> Row<'a, T> {
         debug_assert_ne!(self.operation, Operation::Delete);
         let slot = match self.operation {
             Operation::Update => self.data.tg_newslot,

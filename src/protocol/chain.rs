@@ -28,7 +28,7 @@ impl Chain {
     }
 
     /// `(chain) IS TRUE`; otherwise the bits of the terms that were not.
-    pub fn is_true(self) -> Result<(), u64> {
+    pub fn verdict(self) -> Result<(), u64> {
         if self.failed == 0 {
             Ok(())
         } else {

@@ -34,5 +34,5 @@ pub fn validate<J: Json>(command: J, descriptor: J) -> Result<(), u64> {
         .and(5, || matches("nonce", shape::is_nonce))
         .and(6, || matches("controlPath", shape::is_control_path))
         .and(7, || Some(descriptor.only_keys(KEYS)))
-        .is_true()
+        .verdict()
 }

@@ -33,7 +33,7 @@ pub fn validate<J: Json>(receipt: J, descriptor: J) -> Result<(), u64> {
         .and(4, || Some(exit_code?.kind() == Kind::Number))
         .and(4, || Some(shape::parse_int4(&exit_code?.text()?).is_some()))
         .and(5, || Some(receipt.only_keys(KEYS)))
-        .is_true()
+        .verdict()
 }
 
 /// `(receipt ->> 'leaderExitCode')::integer` of a receipt that passed [`validate`].

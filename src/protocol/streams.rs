@@ -170,7 +170,7 @@ pub fn complete<J: Json>(streams: Option<J>) -> Result<(), u64> {
         .and(bit(1) + 2, || is(1, "utf8Remainder", b""))
         .and(bit(0) + 4, || is(0, "exitCode", b"0"))
         .and(bit(1) + 4, || is(1, "exitCode", b"0"))
-        .is_true()
+        .verdict()
 }
 
 /// Whether no reader has moved: both streams present, at zero, nothing else.

@@ -341,12 +341,12 @@ fn and_chains_stop_at_false_and_go_on_at_null() {
         asked += 1;
         Some(true)
     });
-    assert_eq!(after_null.is_true(), Err(1));
+    assert_eq!(after_null.verdict(), Err(1));
     let after_false = Chain::new().and(0, || Some(false)).and(1, || {
         asked += 1;
         None
     });
-    assert_eq!(after_false.is_true(), Err(1));
+    assert_eq!(after_false.verdict(), Err(1));
     assert_eq!(asked, 1);
 }
 

@@ -119,7 +119,7 @@ pub fn rows<T>(
     let result = Spi::connect(|client| {
         client
             .select(sql, None, args)?
-            .map(|row| read(row))
+            .map(read)
             .collect::<pgrx::spi::Result<Vec<T>>>()
     });
     result.unwrap_or_else(|error| internal(&error))
