@@ -28,7 +28,7 @@ pub struct Options {
 
 const DATABASE: &str = "opengeni_bench";
 
-/// One kind of write: which guard it meets and the statement, for `step` of bench.step.
+/// One kind of write: which guard it meets, and one statement that writes all `step` rows of a kind.
 struct Case {
     name: &'static str,
     table: &'static str,
@@ -37,43 +37,49 @@ struct Case {
     statement: &'static str,
 }
 
-const PATHS: &[Case] = &[
+const CASES: &[Case] = &[
     Case {
         name: "supervised row, nothing relevant changed",
         table: "sandbox_retained_processes",
         guard: "supervised_command_guard",
         kind: "supervised",
-        statement: "UPDATE sandbox_retained_processes SET reconcile_attempts = reconcile_attempts + 1 WHERE id = step.process;",
+        statement: "UPDATE sandbox_retained_processes p SET reconcile_attempts = reconcile_attempts + 1
+            FROM step WHERE p.id = step.process",
     },
     Case {
         name: "legacy row",
         table: "sandbox_retained_processes",
         guard: "supervised_command_guard",
         kind: "legacy",
-        statement: "UPDATE sandbox_retained_processes SET reconcile_attempts = reconcile_attempts + 1 WHERE id = step.process;",
+        statement: "UPDATE sandbox_retained_processes p SET reconcile_attempts = reconcile_attempts + 1
+            FROM step WHERE p.id = step.process",
     },
     Case {
         name: "output capture",
         table: "sandbox_retained_processes",
         guard: "supervised_command_guard",
         kind: "supervised",
-        statement: "PERFORM set_config('opengeni.supervised_output_capture_process_id', step.process::text, true);
-            UPDATE sandbox_retained_processes SET provider_command = jsonb_set(provider_command, '{streams,stdout,byteOffset}', '4096')
-              WHERE id = step.process;",
+        // The new row is computed just before its trigger fires: the setting names each row in turn.
+        statement: "UPDATE sandbox_retained_processes p SET provider_command =
+              jsonb_set(provider_command, '{streams,stdout,byteOffset}',
+                CASE WHEN set_config('opengeni.supervised_output_capture_process_id', p.id::text, true) <> '' THEN '4096'::jsonb END)
+            FROM step WHERE p.id = step.process",
     },
     Case {
         name: "stdin reservation (one question)",
         table: "sandbox_retained_processes",
         guard: "supervised_command_guard",
         kind: "supervised",
-        statement: "UPDATE sandbox_retained_processes SET provider_command_input_index = provider_command_input_index + 80 WHERE id = step.process;",
+        statement: "UPDATE sandbox_retained_processes p SET provider_command_input_index = provider_command_input_index + 80
+            FROM step WHERE p.id = step.process",
     },
     Case {
         name: "settlement (one question)",
         table: "sandbox_retained_processes",
         guard: "supervised_command_guard",
         kind: "read",
-        statement: "UPDATE sandbox_retained_processes SET state = 'exited', exit_code = 0, settled_at = now() WHERE id = step.process;",
+        statement: "UPDATE sandbox_retained_processes p SET state = 'exited', exit_code = 0, settled_at = now()
+            FROM step WHERE p.id = step.process",
     },
     Case {
         name: "attachment by INSERT (lease lock)",
@@ -85,14 +91,14 @@ const PATHS: &[Case] = &[
                lease_epoch, provider_backend, provider_instance_id, route_kind, route_epoch, provider_session_id, provider_command)
             SELECT step.spare, account_id, workspace_id, session_id, lease_id, sandbox_group_id, step.spare, 'spare', owner_actor_kind, owner_actor_id,
                lease_epoch, provider_backend, provider_instance_id, route_kind, route_epoch, 2, provider_command
-            FROM sandbox_retained_processes WHERE id = step.process;",
+            FROM sandbox_retained_processes p JOIN step ON p.id = step.process",
     },
     Case {
         name: "protocol marker",
         table: "sandbox_leases",
         guard: "enforce_sandbox_recovery_protocol_v2",
         kind: "supervised",
-        statement: "UPDATE sandbox_leases SET last_meter_tick = last_meter_tick + 1 WHERE id = step.lease;",
+        statement: "UPDATE sandbox_leases l SET last_meter_tick = last_meter_tick + 1 FROM step WHERE l.id = step.lease",
     },
 ];
 
@@ -136,16 +142,16 @@ pub fn run(server: &Server, options: &Options) -> Result<()> {
         "{:<42} {:>8} {:>8} {:>8} {:>9} {:>9} {:>8} {:>9}",
         "path", "bare", "+empty", "+native", "+plpgsql", "+generic", "ratio", "ratio gen"
     );
-    for path in PATHS {
+    for case in CASES {
         if options
             .only
             .as_ref()
-            .is_some_and(|only| !path.name.contains(only.as_str()))
+            .is_some_and(|only| !case.name.contains(only.as_str()))
         {
             continue;
         }
-        let times = measure(&mut client, path, &variants, options)?;
-        print_line(path, &times);
+        let times = measure(&mut client, case, &variants, options)?;
+        print_line(case, &times);
     }
     println!(
         "\nratio: PL/pgSQL's overhead with its default plan cache over ours; ratio gen: with force_generic_plan."
@@ -156,7 +162,7 @@ pub fn run(server: &Server, options: &Options) -> Result<()> {
 /// Per variant: the median of the whole statement and of its overhead, in µs.
 type Times = Vec<(f64, f64)>;
 
-fn print_line(path: &Case, times: &Times) {
+fn print_line(case: &Case, times: &Times) {
     let overhead = |i: usize| times.get(i).map(|t| t.1);
     let cell = |value: Option<f64>, digits: usize| {
         value.map_or_else(|| "-".to_owned(), |v| format!("{v:.digits$}"))
@@ -164,7 +170,7 @@ fn print_line(path: &Case, times: &Times) {
     let ratio = |i: usize| Some(overhead(i)? / overhead(2)?);
     println!(
         "{:<42} {:>8} {:>8} {:>8} {:>9} {:>9} {:>8} {:>9}",
-        path.name,
+        case.name,
         cell(times.first().map(|t| t.0), 1),
         cell(overhead(1), 2),
         cell(overhead(2), 2),
@@ -258,35 +264,42 @@ fn build_empty_trigger(server: &Server) -> Result<PathBuf> {
 /// Runs every variant of a path, round by round.
 fn measure(
     client: &mut Client,
-    path: &Case,
+    case: &Case,
     variants: &[Variant],
     options: &Options,
 ) -> Result<Times> {
-    let table = path.table;
+    let table = case.table;
     let mut functions = vec![("bench_empty", "bench.empty".to_owned())];
-    functions.push(("bench_native", format!("opengeni_guards.{}", path.guard)));
+    functions.push(("bench_native", format!("opengeni_guards.{}", case.guard)));
     if variants.contains(&Variant::Plpgsql) {
-        functions.push(("bench_plpgsql", format!("opengeni_private.{}", path.guard)));
+        functions.push(("bench_plpgsql", format!("opengeni_private.{}", case.guard)));
     }
     for (trigger, function) in &functions {
         client.batch_execute(&format!(
             "CREATE TRIGGER {trigger} BEFORE INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}()"
         ))?;
     }
-    // The loop runs in the server, so that no round trip blurs the difference; the first rows warm it up.
+    // Timed in the server, so that no round trip blurs the difference. One row in twenty warms up what a
+    // session keeps: plans, attribute maps.
+    let statement = |rows: &str| {
+        format!(
+            "WITH step AS MATERIALIZED (SELECT * FROM bench.step WHERE kind = '{}' AND n % 20 {rows}) {}",
+            case.kind, case.statement
+        )
+    };
     client.batch_execute(&format!(
         "CREATE FUNCTION bench.run() RETURNS double precision LANGUAGE plpgsql AS $run$
-         DECLARE steps bench.step[]; step bench.step; started timestamptz; n integer := 0;
+         DECLARE started timestamptz; done timestamptz; written integer;
          BEGIN
-           steps := ARRAY(SELECT s FROM bench.step s WHERE kind = '{}' ORDER BY s.n);
-           FOREACH step IN ARRAY steps LOOP
-             IF n = 20 THEN started := clock_timestamp(); END IF;
-             n := n + 1;
-             {}
-           END LOOP;
-           RETURN extract(epoch FROM clock_timestamp() - started) * 1e6 / (n - 20);
+           {};
+           started := clock_timestamp();
+           {};
+           done := clock_timestamp();
+           GET DIAGNOSTICS written = ROW_COUNT;
+           RETURN extract(epoch FROM done - started) * 1e6 / written;
          END $run$",
-        path.kind, path.statement
+        statement("= 0"),
+        statement("<> 0")
     ))?;
     let mut samples = vec![Vec::with_capacity(options.rounds); variants.len()];
     for round in 0..=options.rounds {

@@ -74,7 +74,8 @@ pub fn libtest_line(line: &str) -> Option<(Outcome, &str)> {
         "ignored" => Outcome::Skipped,
         _ => return None,
     };
-    Some((outcome, name))
+    // libtest-mimic pads the names to one width.
+    Some((outcome, name.trim_end()))
 }
 
 /// Reads libtest's last line: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.

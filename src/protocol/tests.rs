@@ -196,7 +196,7 @@ proptest! {
         spoilt[&key] = value;
         let known = descriptor.get(&key).is_some();
         // Another value of a known member may be as good as the first.
-        prop_assert!(known || descriptor::validate(&command, &&spoilt).is_err());
+        prop_assert!(known || descriptor::validate(&command, &spoilt).is_err());
     }
 
     #[test]

@@ -287,9 +287,16 @@ fn changed_cursors(db: &Db) -> Result<()> {
     for place in malformed() {
         for streams in [
             pair(place.clone(), start.clone()),
-            pair(start.clone(), place),
+            pair(start.clone(), place.clone()),
         ] {
-            fails(&mut app, &command, &whole, Some(streams), CURSOR)?;
+            if place["byteOffset"] == 20 {
+                fails(&mut app, &command, &whole, Some(streams), CURSOR)?;
+            } else {
+                // Compared with the old offset first, as in the original: the cast fails.
+                moved(&mut app, &command, &whole, Some(streams))?
+                    .with_context(|| format!("{place} accepted"))?
+                    .has_state("22P02")?;
+            }
         }
     }
     passes(
@@ -302,8 +309,35 @@ fn changed_cursors(db: &Db) -> Result<()> {
         &mut app,
         &command,
         &whole,
-        pair(start, with(cursor(20, false, None), "more", json!(1))),
-    )
+        pair(
+            start.clone(),
+            with(cursor(20, false, None), "more", json!(1)),
+        ),
+    )?;
+
+    // Nothing to compare with: the cursor itself is judged.
+    let poison = with(start.clone(), "byteOffset", json!("no offset"));
+    let (mut app, command, whole) = at(db, Some(pair(poison, start.clone())))?;
+    for place in malformed() {
+        fails(
+            &mut app,
+            &command,
+            &whole,
+            Some(pair(place, start.clone())),
+            CURSOR,
+        )?;
+    }
+    let (mut app, command, whole) = at(db, None)?;
+    for place in malformed() {
+        fails(
+            &mut app,
+            &command,
+            &whole,
+            Some(pair(place, start.clone())),
+            CURSOR,
+        )?;
+    }
+    passes(&mut app, &command, &whole, pair(start.clone(), start))
 }
 
 fn attached_cursors(db: &Db) -> Result<()> {

@@ -206,6 +206,7 @@ fn columns_come_and_go(db: &Db) -> Result<()> {
             "ALTER TABLE {} DROP COLUMN note",
             "ALTER TABLE {} ADD COLUMN note jsonb NOT NULL DEFAULT '{\"supervision\": 1}'",
             "ALTER TABLE {} DROP COLUMN stamp",
+            "ALTER TABLE {} ADD COLUMN made text GENERATED ALWAYS AS (id::text || account_id::text) STORED",
         ] {
             owner.batch_execute(&sql.replacen("{}", table, 1))?;
             work.goes_on().with_context(|| format!("{table}: {sql}"))?;

@@ -3,6 +3,7 @@
 mod acting;
 mod dump;
 mod evidence;
+mod grants;
 mod introspection;
 mod live_schema;
 mod marker;
@@ -30,6 +31,7 @@ fn main() -> anyhow::Result<()> {
         roles::trials,
         members::trials,
         provisioning::trials,
+        grants::trials,
         acting::trials,
         marker::trials,
         truth::trials,

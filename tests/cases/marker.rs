@@ -37,6 +37,11 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         ),
         case(
             server,
+            "marker: a superuser who is one no longer is not exempt any longer",
+            demoted,
+        ),
+        case(
+            server,
             "marker: a temp table named like a catalogue exempts nobody (D8)",
             temp_catalogues,
         ),
@@ -229,6 +234,41 @@ fn session_authorization(db: &Db) -> Result<()> {
     }
     admin.batch_execute("RESET SESSION AUTHORIZATION")?;
     accepted(&mut admin, &update("sandbox_leases"), &[])
+}
+
+fn demoted(db: &Db) -> Result<()> {
+    let (tenant, _) = rows_everywhere(db)?;
+    let role = format!("{}_chief", db.name);
+    let mut admin = db.admin()?;
+    admin.batch_execute(&format!(
+        "CREATE ROLE {role} LOGIN SUPERUSER; GRANT {APP} TO {role}"
+    ))?;
+    let outcome = (|| {
+        let mut chief = db.session(&role)?;
+        set(
+            &mut chief,
+            "opengeni.account_id",
+            &tenant.account.to_string(),
+        )?;
+        set(
+            &mut chief,
+            "opengeni.workspace_id",
+            &tenant.workspace.to_string(),
+        )?;
+        accepted(&mut chief, &update("sandbox_leases"), &[])?;
+        admin.batch_execute(&format!("ALTER ROLE {role} NOSUPERUSER"))?;
+        without_marker(
+            &mut chief,
+            &update("sandbox_leases"),
+            "UPDATE",
+            "sandbox_leases",
+        )?;
+        admin.batch_execute(&format!("ALTER ROLE {role} SUPERUSER"))?;
+        accepted(&mut chief, &update("sandbox_leases"), &[])
+    })();
+    // The role outlives the database, whatever came of it.
+    admin.batch_execute(&format!("DROP ROLE {role}"))?;
+    outcome
 }
 
 fn temp_catalogues(db: &Db) -> Result<()> {

@@ -33,6 +33,11 @@ pub fn trials(server: &Server) -> Vec<Trial> {
             "members: no function acts as somebody else, is strict, or claims parallel safety for a guard",
             labels,
         ),
+        case(
+            server,
+            "members: a guard bound where it does not belong is an error, not a crash",
+            misplaced_guards,
+        ),
     ]
 }
 
@@ -154,15 +159,108 @@ fn labels(db: &Db) -> Result<()> {
         &mut admin,
         "SELECT oid::regprocedure || concat_ws(',', '',
              CASE WHEN prosecdef THEN ' SECURITY DEFINER' END,
-             CASE WHEN proisstrict THEN ' STRICT' END,
+             CASE WHEN proisstrict AND pronargs > 0 THEN ' STRICT' END,
              CASE WHEN proparallel <> 'u' AND prorettype = 'trigger'::regtype THEN ' PARALLEL' END,
              CASE WHEN proconfig IS NOT NULL AND prorettype = 'trigger'::regtype THEN ' SET clause' END)
          FROM pg_proc
          WHERE pronamespace = 'opengeni_guards'::regnamespace
-           AND (prosecdef OR proisstrict
+           AND (prosecdef OR proisstrict AND pronargs > 0
              OR prorettype = 'trigger'::regtype AND (proparallel <> 'u' OR proconfig IS NOT NULL))",
         &[],
     )?;
     ensure!(wrong.is_empty(), "{wrong:?}");
+    Ok(())
+}
+
+fn misplaced_guards(db: &Db) -> Result<()> {
+    let (tenant, _) = db.legacy()?;
+    let mut app = db.app(&tenant)?;
+    let uptime = "SELECT pg_postmaster_start_time()::text";
+    let before: String = value(&mut app, uptime, &[])?;
+    app.batch_execute(
+        "CREATE TEMP TABLE bare (id int);
+         CREATE TEMP TABLE alike (LIKE opengeni.sandbox_retained_processes);
+         CREATE TEMP TABLE retyped AS
+           SELECT id::text AS id, provider_command::text AS provider_command, state::varchar AS state
+           FROM opengeni.sandbox_retained_processes;
+         CREATE TEMP VIEW seen AS SELECT * FROM bare;
+         INSERT INTO bare VALUES (1);
+         INSERT INTO alike SELECT * FROM opengeni.sandbox_retained_processes",
+    )?;
+    let supervise =
+        "UPDATE alike SET supervision_receipt = '{}', provider_command = '{\"supervision\": {}}'";
+    for (binding, write, states) in [
+        // No columns of a process, or columns of other types.
+        (
+            "BEFORE UPDATE ON bare FOR EACH ROW",
+            "UPDATE bare SET id = 2",
+            &["42703"][..],
+        ),
+        (
+            "BEFORE DELETE ON bare FOR EACH ROW",
+            "DELETE FROM bare",
+            &["42703"],
+        ),
+        (
+            "BEFORE UPDATE ON retyped FOR EACH ROW",
+            "UPDATE retyped SET id = id",
+            &["42703", "42804"],
+        ),
+        // The right columns beside no siblings: a question has nobody to ask.
+        (
+            "BEFORE UPDATE ON alike FOR EACH ROW",
+            supervise,
+            &["42P01", "55000"],
+        ),
+        // Another timing or level.
+        (
+            "AFTER UPDATE ON bare FOR EACH ROW",
+            "UPDATE bare SET id = 2",
+            &["39P01"],
+        ),
+        (
+            "BEFORE UPDATE ON bare FOR EACH STATEMENT",
+            "UPDATE bare SET id = 2",
+            &["39P01"],
+        ),
+        (
+            "AFTER UPDATE ON alike FOR EACH STATEMENT",
+            supervise,
+            &["39P01"],
+        ),
+        (
+            "BEFORE TRUNCATE ON alike FOR EACH STATEMENT",
+            "TRUNCATE alike",
+            &["39P01"],
+        ),
+        (
+            "INSTEAD OF UPDATE ON seen FOR EACH ROW",
+            "UPDATE seen SET id = 2",
+            &["39P01"],
+        ),
+    ] {
+        let mut trial = app.transaction()?;
+        trial.batch_execute(&format!(
+            "CREATE TRIGGER misplaced {binding} EXECUTE FUNCTION opengeni_guards.supervised_command_guard()"
+        ))?;
+        let refusal = refused(&mut trial, write, &[])?;
+        ensure!(
+            states.contains(&refusal.sqlstate.as_str()),
+            "{binding}: {refusal:?}"
+        );
+        trial.rollback()?;
+    }
+    for guard in [
+        "supervised_command_guard",
+        "enforce_sandbox_recovery_protocol_v2",
+    ] {
+        let refusal = refused(&mut app, &format!("SELECT opengeni_guards.{guard}()"), &[])?;
+        ensure!(
+            ["0A000", "39P01"].contains(&refusal.sqlstate.as_str()),
+            "{guard} called by hand: {refusal:?}"
+        );
+    }
+    let after: String = value(&mut app, uptime, &[])?;
+    ensure!(before == after, "the server restarted");
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! `provision`: refuses as a whole, repeats without effect, serves any number of schemas.
 
-use anyhow::{Result, ensure};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, ensure};
 use libtest_mimic::Trial;
 use opengeni_guards_harness::demo::protocol::{self, Command, Tenant};
 use opengeni_guards_harness::server::{SUPERUSER, Server};
@@ -61,6 +63,26 @@ pub fn trials(server: &Server) -> Vec<Trial> {
             "provision: the caller's search_path decides nothing",
             search_path_of_the_caller,
         ),
+        bare_case(
+            server,
+            "provision: public is the default and belongs to the database's owner",
+            public_by_default,
+        ),
+        bare_case(
+            server,
+            "provision: two callers at once leave one whole data model",
+            two_callers,
+        ),
+        bare_case(
+            server,
+            "provision: a database of another encoding works or refuses the extension",
+            other_encodings,
+        ),
+        bare_case(
+            server,
+            "provision: somebody else's opengeni_private is not relied on",
+            private_schema_of_a_stranger,
+        ),
     ]
 }
 
@@ -93,7 +115,14 @@ fn not_the_owner(db: &Db) -> Result<()> {
     ))?;
     for role in [APP, STRANGER] {
         for schema in [SCHEMA, "fresh"] {
-            let call = format!("SELECT opengeni_guards.provision('{schema}')");
+            for call in [
+                format!("SELECT opengeni_guards.provision('{schema}')"),
+                format!("SELECT opengeni_guards.provision('{schema}', '{OWNER}')"),
+            ] {
+                changes_nothing(db, role, &call, &["42501"])?;
+            }
+            // Naming oneself the owner does not make one.
+            let call = format!("SELECT opengeni_guards.provision('{SCHEMA}', '{role}')");
             changes_nothing(db, role, &call, &["42501"])?;
         }
     }
@@ -271,18 +300,30 @@ fn quoted_schema(db: &Db) -> Result<()> {
             .all(|row| ["present", "unchanged"].contains(&row.get::<_, &str>(0))),
         "a second run changes something"
     );
+    let states = lines(
+        &mut owner,
+        "SELECT DISTINCT state FROM opengeni_guards.status($1)
+         WHERE object ~ 'supervised_command_guard|sandbox_recovery_protocol_v2'",
+        &[&awkward],
+    )?;
+    ensure!(states == ["native"], "{states:?}");
     Ok(())
 }
 
 fn search_path_of_the_caller(db: &Db) -> Result<()> {
     let mut owner = db.owner()?;
-    owner.batch_execute("CREATE SCHEMA trap; CREATE SCHEMA target")?;
-    owner.execute("SET search_path = trap, pg_catalog", &[])?;
+    owner.batch_execute(
+        "CREATE SCHEMA trap; CREATE SCHEMA target;
+         CREATE TEMP TABLE sandbox_leases (id int);
+         CREATE TEMP TABLE pg_class (relname name);
+         CREATE TEMP TABLE pg_trigger (tgname name);
+         SET search_path = trap, pg_catalog",
+    )?;
     owner.execute(PROVISION, &[&"target"])?;
     let made = |client: &mut Client, schema: &str| -> Result<i64> {
         value(
             client,
-            "SELECT count(*) FROM pg_class WHERE relnamespace = $1::text::regnamespace",
+            "SELECT count(*) FROM pg_catalog.pg_class WHERE relnamespace = $1::text::regnamespace",
             &[&schema],
         )
     };
@@ -298,4 +339,158 @@ fn search_path_of_the_caller(db: &Db) -> Result<()> {
         "search_path was left changed"
     );
     Ok(())
+}
+
+fn public_by_default(db: &Db) -> Result<()> {
+    let mut admin = db.admin()?;
+    admin.batch_execute("CREATE EXTENSION opengeni_guards")?;
+    // From 15 on public belongs to pg_database_owner, which stands for the database's owner.
+    admin.batch_execute("ALTER SCHEMA public OWNER TO pg_database_owner")?;
+    for call in [
+        "SELECT opengeni_guards.provision()",
+        "SELECT opengeni_guards.provision('public')",
+    ] {
+        admin.query(call, &[])?;
+        let owners = lines(
+            &mut admin,
+            "SELECT DISTINCT relowner::regrole::text FROM pg_class
+             WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'",
+            &[],
+        )?;
+        ensure!(owners == [OWNER], "tables of {owners:?}");
+    }
+    let mut owner = db.owner()?;
+    provision(&mut owner, "public")?;
+    grant_usage(&mut owner, APP, "public")?;
+
+    let tenant = Tenant::new();
+    let command = Command::new(1);
+    set(&mut admin, "search_path", "public")?;
+    commit(&mut admin, &[protocol::seed(&tenant)])?;
+    let mut app = db.app(&tenant)?;
+    set(&mut app, "search_path", "public")?;
+    commit(&mut app, &[support::launch(&tenant, &command)])?;
+    step_refused(&mut app, &protocol::advance_input(&command, 1))?
+        .speaks("supervised_command.stdin_child")
+}
+
+fn two_callers(db: &Db) -> Result<()> {
+    let mut admin = db.admin()?;
+    admin.batch_execute("CREATE EXTENSION opengeni_guards")?;
+    let mut first = db.owner()?;
+    first.batch_execute(&format!("CREATE SCHEMA {SCHEMA}"))?;
+    let mut second = db.owner()?;
+    let pid = backend_pid(&mut second)?;
+
+    let mut creating = first.transaction()?;
+    creating.execute(PROVISION, &[&SCHEMA])?;
+    let outcome = thread::scope(|scope| {
+        let late = scope.spawn(move || second.execute(PROVISION, &[&SCHEMA]).map(drop));
+        let waited = wait_for_lock(&mut admin, pid);
+        creating.commit()?;
+        let outcome = late.join().map_err(|_| anyhow!("the second caller died"))?;
+        waited.map(|()| outcome)
+    })?;
+    // It may have met the first one's objects half-way: then it says so and has changed nothing.
+    if let Err(error) = outcome {
+        let refusal = Refusal::of(&error)?;
+        ensure!(
+            [
+                "23505", "42P06", "42P07", "42710", "42723", "40001", "55P03"
+            ]
+            .contains(&refusal.sqlstate.as_str()),
+            "{refusal:?}"
+        );
+    }
+    let again = first.query(
+        "SELECT action FROM opengeni_guards.provision($1)",
+        &[&SCHEMA],
+    )?;
+    ensure!(
+        again.iter().all(|row| row.get::<_, &str>(0) == "present"),
+        "not whole after two callers"
+    );
+    Ok(())
+}
+
+fn other_encodings(db: &Db) -> Result<()> {
+    for encoding in ["LATIN1", "SQL_ASCII", "EUC_JP"] {
+        let name = format!("{}_{}", db.name, encoding.to_lowercase());
+        let mut outside = db.admin()?;
+        outside.batch_execute(&format!(
+            "CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0 OWNER {OWNER}"
+        ))?;
+        let other = Db {
+            server: db.server.clone(),
+            name,
+        };
+        let mut admin = other.admin()?;
+        if let Err(error) = admin.batch_execute("CREATE EXTENSION opengeni_guards") {
+            // A clear refusal names the reason.
+            let refusal = Refusal::of(&error)?;
+            refusal
+                .names(&["UTF8"])
+                .with_context(|| encoding.to_string())?;
+            continue;
+        }
+        second_schema(&mut other.owner()?, SCHEMA)?;
+        let (tenant, command) = other.supervised()?;
+        let mut app = other.app(&tenant)?;
+        // Characters outside ASCII, in the database's own encoding.
+        let mut changed = command.provider_command(&tenant);
+        changed["taskId"] = if encoding == "LATIN1" {
+            "tâche"
+        } else {
+            "task"
+        }
+        .into();
+        step_refused(&mut app, &protocol::attach(&command, changed))?
+            .speaks("supervised_command.identity")?;
+        commit(&mut app, &[protocol::cancel(&command, "explicit_stop")])?;
+        step_refused(&mut app, &protocol::advance_input(&command, 1))?
+            .speaks("supervised_command.stdin_closed")?;
+    }
+    Ok(())
+}
+
+fn private_schema_of_a_stranger(db: &Db) -> Result<()> {
+    let mut admin = db.admin()?;
+    admin.batch_execute("CREATE EXTENSION opengeni_guards")?;
+    // Whoever may create schemas could stand there first, with a function that lets every tenant see all.
+    admin.batch_execute(&format!(
+        "CREATE SCHEMA opengeni_private AUTHORIZATION {STRANGER};
+         GRANT USAGE ON SCHEMA opengeni_private TO PUBLIC;
+         SET SESSION AUTHORIZATION {STRANGER};
+         CREATE FUNCTION opengeni_private.workspace_rls_visible(account_id uuid, workspace_id uuid)
+           RETURNS boolean LANGUAGE sql STABLE AS 'SELECT true';
+         CREATE FUNCTION opengeni_private.current_account_id() RETURNS uuid LANGUAGE sql STABLE
+           AS 'SELECT NULL::uuid';
+         CREATE FUNCTION opengeni_private.current_workspace_id() RETURNS uuid LANGUAGE sql STABLE
+           AS 'SELECT NULL::uuid';
+         RESET SESSION AUTHORIZATION"
+    ))?;
+    let mut owner = db.owner()?;
+    owner.batch_execute(&format!("CREATE SCHEMA {SCHEMA}"))?;
+    match owner.query(
+        "SELECT object, action, note FROM opengeni_guards.provision($1)",
+        &[&SCHEMA],
+    ) {
+        Err(error) => {
+            let refusal = Refusal::of(&error)?;
+            refusal.has_state("42501")?;
+            refusal.names(&["opengeni_private"])
+        }
+        Ok(rows) => {
+            let reported = rows.iter().any(|row| {
+                row.get::<_, &str>("object").contains("opengeni_private")
+                    && (row.get::<_, &str>("action") != "present"
+                        || row.get::<_, Option<&str>>("note").is_some())
+            });
+            ensure!(
+                reported,
+                "a stranger's function decides who sees what, and nobody says so"
+            );
+            Ok(())
+        }
+    }
 }

@@ -50,6 +50,11 @@ pub fn trials(server: &Server) -> Vec<Trial> {
             "retention: after ROLLBACK TO the retaining transaction may attach again",
             rolled_back_attachment,
         ),
+        case(
+            server,
+            "retention: an INSERT that attaches at once is judged by the same rules",
+            attached_at_once,
+        ),
     ]
 }
 
@@ -322,4 +327,91 @@ fn rolled_back_attachment(db: &Db) -> Result<()> {
     run(&mut transaction, &stranger)?;
     transaction.commit()?;
     step_refused(&mut app, &attach)?.speaks("supervised_command.identity")
+}
+
+/// Inserts the process with these columns set beside its identity, and takes it back.
+fn insert_with(
+    client: &mut Client,
+    tenant: &Tenant,
+    columns: &str,
+    values: &str,
+) -> Result<Option<Refusal>> {
+    let command = Command::new(1);
+    let mut transaction = client.transaction()?;
+    run(&mut transaction, &protocol::admit(tenant, &command))?;
+    let inserted = transaction.execute(
+        &format!(
+            "INSERT INTO sandbox_retained_processes
+               (id, account_id, workspace_id, session_id, lease_id, sandbox_group_id,
+                parent_admission_id, holder_id, owner_actor_kind, owner_actor_id, lease_epoch,
+                provider_backend, provider_instance_id, route_kind, route_epoch, provider_session_id,
+                provider_command, {columns})
+             SELECT $2::uuid, account_id, workspace_id, session_id, lease_id, sandbox_group_id,
+                id, $3::text, actor_kind, actor_id, lease_epoch,
+                provider_backend, provider_instance_id, route_kind, route_epoch, 1, $4::jsonb, {values}
+             FROM sandbox_workspace_mutation_admissions WHERE id = $1"
+        ),
+        &[
+            &command.admission,
+            &command.process,
+            &command.holder(),
+            &command.provider_command(tenant),
+        ],
+    );
+    transaction.rollback()?;
+    inserted.err().map(|error| Refusal::of(&error)).transpose()
+}
+
+fn attached_at_once(db: &Db) -> Result<()> {
+    let tenant = db.tenant()?;
+    let mut app = db.app(&tenant)?;
+    for (columns, values) in [
+        ("state", "'active'"),
+        ("supervision_retention_xid", "NULL::xid8"),
+        ("provider_command_input_index", "17"),
+        (
+            "cancellation_requested_at, cancellation_reason",
+            "now(), 'explicit_stop'",
+        ),
+    ] {
+        let refusal = insert_with(&mut app, &tenant, columns, values)?;
+        ensure!(refusal.is_none(), "{columns}: {refusal:?}");
+    }
+    for (columns, values, rule) in [
+        (
+            "cancellation_reason",
+            "'explicit_stop'",
+            "supervised_command.cancellation_intent",
+        ),
+        (
+            "supervision_receipt",
+            "'{}'::jsonb",
+            "supervised_command.receipt",
+        ),
+        (
+            "supervision_output_captured",
+            "true",
+            "supervised_command.capture_incomplete",
+        ),
+        (
+            "state, settled_at, settlement_reason",
+            "'lost', now(), 'provider_instance_lost'",
+            "supervised_command.loss_fabricated",
+        ),
+        (
+            "state, settled_at, exit_code",
+            "'exited', now(), 0",
+            "supervised_command.settlement",
+        ),
+        ("settled_at", "now()", "supervised_command.settlement"),
+    ] {
+        insert_with(&mut app, &tenant, columns, values)?
+            .with_context(|| format!("{columns} accepted"))?
+            .speaks(rule)?;
+    }
+    let contain = "UPDATE sandbox_leases SET archive_capture_id = gen_random_uuid() WHERE id = $1";
+    accepted(&mut db.admin()?, contain, &[&tenant.lease])?;
+    insert_with(&mut app, &tenant, "state", "'active'")?
+        .context("attached into containment")?
+        .speaks("supervised_command.containment")
 }

@@ -79,6 +79,11 @@ pub fn trials(server: &Server) -> Vec<Trial> {
             "truth: a containment waits for an attachment under way",
             attachment_wins,
         ),
+        case(
+            server,
+            "truth: a wait for the lease can be cut short, and the session goes on",
+            waiting_is_cut_short,
+        ),
     ]
 }
 
@@ -351,6 +356,18 @@ fn uncommitted_children(db: &Db) -> Result<()> {
     run(&mut transaction, &protocol::advance_input(&command, 5))?;
     transaction.rollback()?;
 
+    // Taken back to a savepoint, it never was.
+    let mut transaction = app.transaction()?;
+    let mut inner = transaction.transaction()?;
+    run(
+        &mut inner,
+        &protocol::admit_input(&tenant, &command, Uuid::new_v4()),
+    )?;
+    inner.rollback()?;
+    step_refused(&mut transaction, &protocol::advance_input(&command, 5))?
+        .speaks("supervised_command.stdin_child")?;
+    transaction.rollback()?;
+
     // A child row of a transaction that has not committed, and has not locked the process, is no truth yet.
     let mut other = db.admin()?;
     let mut pending = other.transaction()?;
@@ -389,6 +406,17 @@ fn child_in_the_same_statement(db: &Db) -> Result<()> {
         &mut app,
         "UPDATE sandbox_retained_processes SET provider_command_input_index = pg_temp.admit(id, $2) WHERE id = $1",
         &[&command.process, &Uuid::new_v4()],
+    )?;
+
+    // So does a settlement in a WITH query, which runs before the row it is joined to.
+    accepted(
+        &mut app,
+        "WITH settled AS (
+           UPDATE sandbox_workspace_mutation_admissions SET provider_outcome = 'resolved', settled_at = now()
+           WHERE actor_kind = 'process' AND actor_id = $1 RETURNING actor_id
+         )
+         UPDATE sandbox_retained_processes SET supervision_receipt = $2 FROM settled WHERE id = settled.actor_id",
+        &[&command.process, &command.receipt(0)],
     )
 }
 
@@ -490,5 +518,30 @@ fn attachment_wins(db: &Db) -> Result<()> {
     containing.batch_execute("SET LOCAL lock_timeout = '200ms'")?;
     refused(&mut containing, CONTAIN, &[&tenant.lease])?.has_state("55P03")?;
     containing.rollback()?;
+    Ok(attaching.commit()?)
+}
+
+fn waiting_is_cut_short(db: &Db) -> Result<()> {
+    let tenant = db.tenant()?;
+    let command = Command::new(1);
+    let mut admin = db.admin()?;
+    commit(&mut admin, &[protocol::admit(&tenant, &command)])?;
+    let mut containing = admin.transaction()?;
+    accepted(&mut containing, CONTAIN, &[&tenant.lease])?;
+
+    let mut app = db.app(&tenant)?;
+    let attach = protocol::attach(&command, command.provider_command(&tenant));
+    let mut attaching = app.transaction()?;
+    run(&mut attaching, &protocol::retain(&tenant, &command))?;
+    for (setting, sqlstate) in [("statement_timeout", "57014"), ("lock_timeout", "55P03")] {
+        for _ in 0..20 {
+            let mut inner = attaching.transaction()?;
+            inner.batch_execute(&format!("SET LOCAL {setting} = '20ms'"))?;
+            step_refused(&mut inner, &attach)?.has_state(sqlstate)?;
+            inner.rollback()?;
+        }
+    }
+    containing.rollback()?;
+    run(&mut attaching, &attach)?;
     Ok(attaching.commit()?)
 }
