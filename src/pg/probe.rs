@@ -13,7 +13,7 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::error::Failure;
 use super::invalidation::{self, Memory};
-use super::map;
+use super::map::{self, Map};
 use super::row::Row;
 use super::trigger::Relation;
 use super::value;
@@ -120,20 +120,22 @@ impl<'k, T: Table> Probe<'k, T> {
             pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
             let snapshot = pg_sys::GetActiveSnapshot();
             let slot = pg_sys::table_slot_create(self.table, std::ptr::null_mut());
-            let cursor = Cursor::open(self.table, snapshot, self.keys);
+            let map = map::of::<T>(self.table);
+            let cursor = Cursor::open(self.table, &map, snapshot, self.keys);
             while cursor.next(slot) {
-                if let Some(lock) = self.lock
-                    && !lock_row(self.table, slot, snapshot, lock)
-                {
+                let row = Row::<T>::mapped(map, slot);
+                if !has_keys(&row, self.keys) {
                     continue;
                 }
-                let row = Row::<T>::new(self.table, slot);
-                if self
-                    .keys
-                    .iter()
-                    .all(|(column, key)| has_key(&row, *column, key))
-                    && !visit(&row)
-                {
+                if let Some(lock) = self.lock {
+                    // What was locked may be a later version than what was read.
+                    if !lock_row(self.table, slot, snapshot, lock)
+                        || !has_keys(&Row::<T>::mapped(map, slot), self.keys)
+                    {
+                        continue;
+                    }
+                }
+                if !visit(&Row::<T>::mapped(map, slot)) {
                     break;
                 }
             }
@@ -146,11 +148,11 @@ impl<'k, T: Table> Probe<'k, T> {
     }
 }
 
-fn has_key<T: Table>(row: &Row<'_, T>, column: T, key: &Key<'_>) -> bool {
-    match key {
-        Key::Uuid(uuid) => row.uuid(column) == Some(*uuid),
-        Key::Text(text) => row.text(column) == Some(*text),
-    }
+fn has_keys<T: Table>(row: &Row<'_, T>, keys: &[(T, Key<'_>)]) -> bool {
+    keys.iter().all(|(column, key)| match key {
+        Key::Uuid(uuid) => row.uuid(*column) == Some(*uuid),
+        Key::Text(text) => row.text(*column) == Some(*text),
+    })
 }
 
 /// Opens the ordinary table of `T`'s name in the schema of `near`.
@@ -256,12 +258,13 @@ impl Cursor {
     /// The table is open, the snapshot is active.
     unsafe fn open<T: Table>(
         table: pg_sys::Relation,
+        map: &Map,
         snapshot: pg_sys::Snapshot,
         keys: &[(T, Key<'_>)],
     ) -> Cursor {
         // SAFETY: by contract.
         unsafe {
-            let attributes = attributes_of(table, keys);
+            let attributes = attributes_of(map, keys);
             if let Some((index, choice)) = open_index(table, &attributes) {
                 let mut bound: [pg_sys::ScanKeyData; MAX_KEYS] = Default::default();
                 for (i, entry) in bound.iter_mut().enumerate().take(choice.bound) {
@@ -368,11 +371,7 @@ unsafe fn begin_index_scan(
     }
 }
 
-/// # Safety
-/// The table is open.
-unsafe fn attributes_of<T: Table>(table: pg_sys::Relation, keys: &[(T, Key<'_>)]) -> Attributes {
-    // SAFETY: by contract.
-    let map = unsafe { map::of::<T>(table) };
+fn attributes_of<T: Table>(map: &Map, keys: &[(T, Key<'_>)]) -> Attributes {
     let mut attributes = [0; MAX_KEYS];
     for (attribute, (column, _)) in attributes.iter_mut().zip(keys) {
         *attribute = map.attribute(*column);

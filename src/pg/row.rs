@@ -22,16 +22,22 @@ impl<'a, T: Table> Row<'a, T> {
     /// `slot` holds a row of `relation`, which is open; both stay so for `'a`.
     pub unsafe fn new(relation: pg_sys::Relation, slot: *mut pg_sys::TupleTableSlot) -> Self {
         // SAFETY: by contract.
+        unsafe { Self::mapped(map::of::<T>(relation), slot) }
+    }
+
+    /// # Safety
+    /// As for [`Row::new`], with the map of that relation.
+    pub unsafe fn mapped(map: Map, slot: *mut pg_sys::TupleTableSlot) -> Self {
+        // SAFETY: by contract.
         unsafe {
-            let map = map::of::<T>(relation);
             if (*slot).tts_nvalid < map.last {
                 pg_sys::slot_getsomeattrs_int(slot, i32::from(map.last));
             }
-            Row {
-                slot,
-                map,
-                lifetime: PhantomData,
-            }
+        }
+        Row {
+            slot,
+            map,
+            lifetime: PhantomData,
         }
     }
 
