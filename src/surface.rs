@@ -2,8 +2,7 @@
 
 #[pgrx::pg_schema]
 mod opengeni_guards {
-    use std::convert::Infallible;
-
+    use pgrx::pg_sys::FunctionCallInfo;
     use pgrx::prelude::*;
 
     use crate::guards;
@@ -12,16 +11,14 @@ mod opengeni_guards {
     use crate::protocol::refusal::Rule;
     use crate::provision;
 
-    #[pg_trigger]
-    fn enforce_sandbox_recovery_protocol_v2<'a>(
-        trigger: &'a PgTrigger<'a>,
-    ) -> Result<Answer<'a>, Infallible> {
-        Ok(before_row(trigger, guards::recovery_protocol::check))
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn enforce_sandbox_recovery_protocol_v2(fcinfo: FunctionCallInfo) -> Answer {
+        before_row(fcinfo, guards::recovery_protocol::check)
     }
 
-    #[pg_trigger]
-    fn supervised_command_guard<'a>(trigger: &'a PgTrigger<'a>) -> Result<Answer<'a>, Infallible> {
-        Ok(before_row(trigger, guards::supervised_command::check))
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn supervised_command_guard(fcinfo: FunctionCallInfo) -> Answer {
+        before_row(fcinfo, guards::supervised_command::check)
     }
 
     /// Creates what is missing of the data model in a schema and binds the guards.

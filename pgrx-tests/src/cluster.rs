@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -299,6 +300,8 @@ fn stop(entry: &Path, account: &Account, data: &Path) -> Result<()> {
         .command(bindir.join("pg_ctl"))
         .args(["stop", "--wait", "--silent", "-m", "immediate", "-D"])
         .arg(data)
+        // A signal to our whole process group must not end the clearing up as well.
+        .process_group(0)
         .output()
         .context("cannot run pg_ctl")?;
     ensure!(

@@ -44,6 +44,7 @@ pub fn run(server: &Server) -> Result<bool> {
         tenant,
         paint,
         steps: 0,
+        committed: 0,
         refused: 0,
         wrong: 0,
     };
@@ -130,6 +131,7 @@ struct Play {
     tenant: Tenant,
     paint: Paint,
     steps: usize,
+    committed: usize,
     refused: usize,
     wrong: usize,
 }
@@ -438,7 +440,7 @@ impl Play {
         self.step(
             "A supervised command is launched into the containment",
             refused("55000", "supervised_command.containment"),
-            launch(&tenant, &command),
+            protocol::launch(&tenant, &command),
         )
     }
 
@@ -447,7 +449,7 @@ impl Play {
         self.step(
             "A supervised command is admitted, retained and attached",
             Expect::Accepted,
-            launch(tenant, command),
+            protocol::launch(tenant, command),
         )
     }
 
@@ -486,16 +488,20 @@ impl Play {
     fn state(&mut self, command: &Command, state: &str, exit_code: Option<i32>) -> Result<()> {
         let mut transaction = self.client.transaction()?;
         protocol::tenant_settings(&self.tenant).run(&mut transaction)?;
-        let row = transaction.query_one(
+        let row = transaction.query_opt(
             "SELECT process.state, process.exit_code, process.settlement_reason, parent.provider_outcome
              FROM sandbox_retained_processes process
              JOIN sandbox_workspace_mutation_admissions parent ON parent.id = process.parent_admission_id
              WHERE process.id = $1",
             &[&command.process],
         )?;
+        let Some(row) = row else {
+            self.wrong += 1;
+            println!("     {}", self.paint.red("WRONG  the evidence is gone"));
+            return Ok(());
+        };
         let (found, code): (String, Option<i32>) = (row.get(0), row.get(1));
-        let reason: Option<String> = row.get(2);
-        let outcome: Option<String> = row.get(3);
+        let (reason, outcome): (Option<String>, Option<String>) = (row.get(2), row.get(3));
         let line = [
             Some(format!("recorded: {found}")),
             code.map(|code| format!("exit code {code}")),
@@ -528,6 +534,7 @@ impl Play {
         for line in sql {
             println!("       {}", self.paint.dim(line));
         }
+        self.committed += usize::from(matches!(outcome, Outcome::Committed));
         if let Outcome::Refused(error) = outcome {
             self.refused += 1;
             println!(
@@ -552,9 +559,7 @@ impl Play {
     fn summary(&self) -> bool {
         let line = format!(
             "{} steps: {} committed, {} refused",
-            self.steps,
-            self.steps - self.refused,
-            self.refused,
+            self.steps, self.committed, self.refused,
         );
         if self.wrong == 0 {
             println!("\n{} {line}, each as expected", self.paint.green("✓"));
@@ -575,14 +580,6 @@ fn refused(sqlstate: &'static str, rule: &'static str) -> Expect {
 
 fn concat<const N: usize>(parts: [Vec<Statement>; N]) -> Vec<Statement> {
     parts.into_iter().flatten().collect()
-}
-
-fn launch(tenant: &Tenant, command: &Command) -> Vec<Statement> {
-    concat([
-        protocol::admit(tenant, command),
-        protocol::retain(tenant, command),
-        protocol::attach(command, command.provider_command(tenant)),
-    ])
 }
 
 /// Runs the statements and commits; returns what was sent, in short, and what came of it.
@@ -640,7 +637,7 @@ fn fault(expect: Expect, outcome: &Outcome) -> Option<String> {
 fn short(sql: &str) -> String {
     let line = sql.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(SQL_WIDTH) {
-        Some((end, _)) => format!("{} …", &line[..end]),
+        Some((end, _)) => format!("{} …", line[..end].trim_end()),
         None => line,
     }
 }

@@ -474,6 +474,8 @@ fn ensure_cargo_pgrx(workspace: &Workspace, logs: &Path) -> Result<PathBuf> {
     install
         .args(["install", "--locked", "cargo-pgrx", "--version"])
         .arg(format!("={PGRX}"))
+        // Its default features want OpenSSL's headers, for downloads that we never ask for.
+        .arg("--no-default-features")
         .arg("--root")
         .arg(&tools)
         // Built in a temporary directory that cargo removes.

@@ -239,6 +239,7 @@ fn libtest(setup: &Setup, title: &str, log: &str, command: &mut Command) -> Resu
     let log = setup.workspace.dir("logs")?.join(format!("{log}.log"));
     let step = Step::start(title);
     let mut counts = Counts::default();
+    let mut ended = false;
     let mut details = Vec::new();
     let mut tail = Tail::default();
     let status = step.stream(command, &log, |stream, line| {
@@ -250,6 +251,7 @@ fn libtest(setup: &Setup, title: &str, log: &str, command: &mut Command) -> Resu
             step.print(&format!("  {outcome} {name}"));
         } else if let Some(summary) = libtest_summary(line) {
             counts += summary;
+            ended = true;
         } else {
             details.push(line.to_string());
         }
@@ -260,7 +262,7 @@ fn libtest(setup: &Setup, title: &str, log: &str, command: &mut Command) -> Resu
         let start = details.iter().position(|line| line == "failures:");
         println!("{}", details[start.unwrap_or(0)..].join("\n"));
         println!("  (all output: {})", log.display());
-    } else if !status.success() {
+    } else if !status.success() || !ended {
         counts.failed += 1;
         println!("  {} {title} ended with {status}", Outcome::Failed);
         println!("{}\n  (all output: {})", tail.text(), log.display());

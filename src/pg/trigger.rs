@@ -3,10 +3,11 @@
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
 
-use pgrx::heap_tuple::PgHeapTuple;
-use pgrx::pgbox::AllocatedByPostgres;
-use pgrx::prelude::PgTrigger;
-use pgrx::trigger_support::TriggerTuple;
+use pgrx::callconv::{BoxRet, FcInfo};
+use pgrx::datum::Datum;
+use pgrx::pgrx_sql_entity_graph::metadata::{
+    ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
+};
 use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::error::{self, Failure, Place};
@@ -106,21 +107,51 @@ impl<'a> Event<'a> {
     }
 }
 
-/// What a guard hands back to the server: the row, to go on with.
-pub type Answer<'a> = Option<PgHeapTuple<'a, AllocatedByPostgres>>;
+/// What a guard hands back to the server: the row to go on with, or nothing where nothing is asked.
+pub struct Answer(pg_sys::Datum);
+
+// SAFETY: a trigger function returns a tuple pointer or zero, and never sets isnull.
+unsafe impl BoxRet for Answer {
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+        // SAFETY: by contract.
+        unsafe { fcinfo.return_raw_datum(self.0) }
+    }
+}
+
+// SAFETY: `trigger` is a built-in pseudo-type.
+unsafe impl SqlTranslatable for Answer {
+    const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!(Answer);
+    const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
+    const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> =
+        Err(ArgumentError::NotValidAsArgument("trigger"));
+    const RETURN_SQL: Result<ReturnsRef, ReturnsError> =
+        Ok(ReturnsRef::One(SqlMappingRef::literal("trigger")));
+}
+
+type Guard = fn(&Event<'_>) -> Verdict;
 
 /// Runs a BEFORE ROW guard: the row passes unchanged, or the statement ends with the refusal.
-pub fn before_row<'a>(trigger: &'a PgTrigger<'a>, guard: fn(&Event<'_>) -> Verdict) -> Answer<'a> {
-    let data: &'a pg_sys::TriggerData = trigger.trigger_data();
+pub fn before_row(fcinfo: pg_sys::FunctionCallInfo, guard: Guard) -> Answer {
+    let timing = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
+    let event = run(fcinfo, timing, "BEFORE ROW", guard);
+    let tuple = match event.operation {
+        Operation::Update => event.data.tg_newtuple,
+        _ => event.data.tg_trigtuple,
+    };
+    Answer(pg_sys::Datum::from(tuple))
+}
+
+fn run<'a>(fcinfo: pg_sys::FunctionCallInfo, timing: u32, name: &str, guard: Guard) -> Event<'a> {
+    let data = trigger_data(fcinfo);
     let event = Event {
         data,
         operation: operation(data),
     };
-    let timing = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
-    if data.tg_event & (pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_TIMINGMASK) != timing {
+    let when = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_TIMINGMASK;
+    if data.tg_event & when != timing {
         Failure::new(
             PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
-            "this guard has to be fired BEFORE ROW",
+            format!("this guard has to be fired {name}"),
         )
         .hint("Bind it with opengeni_guards.provision().")
         .raise();
@@ -136,12 +167,24 @@ pub fn before_row<'a>(trigger: &'a PgTrigger<'a>, guard: fn(&Event<'_>) -> Verdi
             },
         );
     }
-    let which = match event.operation {
-        Operation::Delete => TriggerTuple::Old,
-        _ => TriggerTuple::New,
+    event
+}
+
+/// The event, where the function is called by the trigger manager.
+fn trigger_data<'a>(fcinfo: pg_sys::FunctionCallInfo) -> &'a pg_sys::TriggerData {
+    // SAFETY: the server's own call information; the context is what its tag says it is.
+    let context = unsafe {
+        let context = (*fcinfo).context;
+        (!context.is_null() && (*context).type_ == pg_sys::NodeTag::T_TriggerData)
+            .then(|| &*context.cast::<pg_sys::TriggerData>())
     };
-    // SAFETY: the tuple is the event's own.
-    unsafe { PgHeapTuple::from_trigger_data(data, which) }
+    context.unwrap_or_else(|| {
+        Failure::new(
+            PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+            "trigger functions can only be called as triggers",
+        )
+        .raise()
+    })
 }
 
 fn operation(data: &pg_sys::TriggerData) -> Operation {

@@ -6,6 +6,7 @@ use pgrx::prelude::*;
 use super::catalogue::{self, Mismatch, Schema, quote, scalar};
 use super::model::{self, Kind, Object};
 use crate::pg::error::Failure;
+use crate::pg::identity;
 
 /// What became of one object.
 pub struct Line {
@@ -39,6 +40,7 @@ pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
             refuse(&schema, table, mismatch);
         }
     }
+    contract_is_trusted(&schema);
     schema.as_owner(|| {
         let mut lines = vec![private_schema(&schema)];
         for kind in Kind::ORDER {
@@ -46,6 +48,42 @@ pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
         }
         lines
     })
+}
+
+/// Refuses to build on somebody else's contract schema or helper functions: every policy would ask them
+/// who may see what. The database's owner and superusers have that power anyway.
+fn contract_is_trusted(schema: &Schema) {
+    let owners = std::iter::once((
+        format!("schema {PRIVATE}"),
+        catalogue::schema_owner(PRIVATE),
+    ))
+    .chain(model::objects(Kind::Function).map(|function| {
+        (
+            format!("function {}", function.name),
+            catalogue::function_owner(function.name),
+        )
+    }));
+    for (object, owner) in owners {
+        let Some(owner) = owner else { continue };
+        let powerful = scalar::<bool>(
+            "SELECT r.rolsuper OR d.datdba OPERATOR(pg_catalog.=) r.oid
+               FROM pg_catalog.pg_roles r, pg_catalog.pg_database d
+              WHERE r.oid OPERATOR(pg_catalog.=) $1 AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()",
+            &[owner.into()],
+        );
+        if powerful != Some(true) && !identity::has_privileges_of(schema.owner, owner) {
+            Failure::new(
+                PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                format!("{object} belongs to {}", catalogue::role_name(owner)),
+            )
+            .detail("Row-level security would rest on what that role makes of it. Nothing has been changed.")
+            .hint(format!(
+                "Give it to {}, to the database's owner or to a superuser.",
+                catalogue::role_name(schema.owner)
+            ))
+            .raise();
+        }
+    }
 }
 
 /// A role's OID; 42704 where there is none.

@@ -96,12 +96,10 @@ fn describe(mismatch: Mismatch) -> String {
 /// native, plpgsql, disabled, altered or missing.
 fn trigger_state(schema: &Schema, trigger: &Object) -> (&'static str, Option<String>) {
     let found = rows(
-        "SELECT pg_catalog.pg_get_triggerdef(t.oid), t.tgenabled::pg_catalog.text, l.lanname::pg_catalog.text,
+        "SELECT pg_catalog.pg_get_triggerdef(t.oid), t.tgenabled::pg_catalog.text,
                 t.tgfoid::pg_catalog.regprocedure::pg_catalog.text
            FROM pg_catalog.pg_trigger t
            JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.tgrelid
-           JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid
-           JOIN pg_catalog.pg_language l ON l.oid OPERATOR(pg_catalog.=) p.prolang
           WHERE c.relnamespace OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2
             AND t.tgname OPERATOR(pg_catalog.=) $3 AND NOT t.tgisinternal",
         &[schema.oid.into(), trigger.table.into(), trigger.name.into()],
@@ -110,12 +108,11 @@ fn trigger_state(schema: &Schema, trigger: &Object) -> (&'static str, Option<Str
                 row.get::<String>(1)?,
                 row.get::<String>(2)?,
                 row.get::<String>(3)?,
-                row.get::<String>(4)?,
             ]
             .map(Option::unwrap_or_default))
         },
     );
-    let Some([definition, enabled, language, function]) = found.into_iter().next() else {
+    let Some([definition, enabled, function]) = found.into_iter().next() else {
         return ("missing", None);
     };
     let wanted = trigger.sql.trim_end_matches(';').replace(
@@ -129,7 +126,19 @@ fn trigger_state(schema: &Schema, trigger: &Object) -> (&'static str, Option<Str
             Some("fires only under session_replication_role = replica".to_owned()),
         ),
         _ if definition == wanted => ("native", None),
-        _ if language == "plpgsql" => ("plpgsql", Some(format!("calls {function}"))),
+        _ if is_original(schema, trigger, &function) => {
+            ("plpgsql", Some(format!("calls {function}")))
+        }
         _ => ("altered", Some(definition)),
     }
+}
+
+/// Whether a trigger calls the contract's function of the same name: where the application keeps it.
+fn is_original(schema: &Schema, trigger: &Object, function: &str) -> bool {
+    let native = trigger.sql.rsplit_once("opengeni_guards.");
+    native.is_some_and(|(_, name)| {
+        let name = name.trim_end_matches(';');
+        function == format!("opengeni_private.{name}")
+            || function == format!("{}.{name}", quote(&schema.name))
+    })
 }

@@ -106,7 +106,7 @@ fn guards_live(target: &Db, tenant: &Tenant, command: &Command) -> Result<()> {
     }
     let mut app = target.app(tenant)?;
     commit(&mut app, &[protocol::cancel(command, "explicit_stop")])?;
-    commit(&mut app, &[launch(tenant, &Command::new(2))])?;
+    commit(&mut app, &[protocol::launch(tenant, &Command::new(2))])?;
     app.batch_execute(&format!("RESET {MARKER}"))?;
     refused(&mut app, delete, &[&command.process])?.speaks("protocol_v2.marker")
 }

@@ -7,7 +7,7 @@ use opengeni_guards_harness::server::Server;
 use postgres::Client;
 use uuid::Uuid;
 
-use crate::support::{self, *};
+use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
     vec![
@@ -133,7 +133,7 @@ impl Work {
             "opengeni.workspace_id",
             &tenant.workspace.to_string(),
         )?;
-        commit(&mut self.app, &[support::launch(tenant, &self.command)])
+        commit(&mut self.app, &[protocol::launch(tenant, &self.command)])
     }
 
     /// Both row-local rules and questions answer as they should.
@@ -231,7 +231,7 @@ fn older_column_dropped(db: &Db) -> Result<()> {
     // Rows written before and after the change.
     let newcomer = Command::new(2);
     let tenant = work.tenant.clone();
-    commit(&mut work.app, &[support::launch(&tenant, &newcomer)])?;
+    commit(&mut work.app, &[protocol::launch(&tenant, &newcomer)])?;
     let first = std::mem::replace(&mut work.command, newcomer);
     work.offset = 0;
     work.goes_on()?;
@@ -491,14 +491,14 @@ fn containment_is_seen(db: &Db) -> Result<()> {
     let mut admin = db.admin()?;
     accepted(&mut admin, capture, &[&tenant.lease])?;
     let mut app = db.app(&tenant)?;
-    step_refused(&mut app, &support::launch(&tenant, &command))?
+    step_refused(&mut app, &protocol::launch(&tenant, &command))?
         .speaks("supervised_command.containment")?;
     accepted(
         &mut admin,
         "UPDATE sandbox_leases SET archive_capture_id = NULL WHERE id = $1",
         &[&tenant.lease],
     )?;
-    commit(&mut app, &[support::launch(&tenant, &command)])
+    commit(&mut app, &[protocol::launch(&tenant, &command)])
 }
 
 fn index_dropped(db: &Db) -> Result<()> {
@@ -531,7 +531,7 @@ fn index_invalid(db: &Db) -> Result<()> {
     let mut work = Work::begin(db)?;
     let second = Command::new(2);
     let tenant = work.tenant.clone();
-    commit(&mut db.admin()?, &[support::launch(&tenant, &second)])?;
+    commit(&mut db.admin()?, &[protocol::launch(&tenant, &second)])?;
     let mut owner = db.owner()?;
     owner.batch_execute("DROP INDEX sandbox_workspace_mutation_admissions_actor_idx")?;
     // Two rows with equal keys: the build fails and leaves an index that misses rows.

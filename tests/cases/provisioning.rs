@@ -9,7 +9,7 @@ use opengeni_guards_harness::server::{SUPERUSER, Server};
 use postgres::Client;
 use uuid::Uuid;
 
-use crate::support::{self, *};
+use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
     vec![
@@ -242,7 +242,7 @@ fn alternate(db: &Db, first: &str, second: &str) -> Result<()> {
         set(&mut admin, "search_path", schema)?;
         commit(
             &mut admin,
-            &[protocol::seed(&tenant), support::launch(&tenant, &command)],
+            &[protocol::seed(&tenant), protocol::launch(&tenant, &command)],
         )?;
     }
     set(&mut admin, "search_path", first)?;
@@ -369,7 +369,7 @@ fn public_by_default(db: &Db) -> Result<()> {
     commit(&mut admin, &[protocol::seed(&tenant)])?;
     let mut app = db.app(&tenant)?;
     set(&mut app, "search_path", "public")?;
-    commit(&mut app, &[support::launch(&tenant, &command)])?;
+    commit(&mut app, &[protocol::launch(&tenant, &command)])?;
     step_refused(&mut app, &protocol::advance_input(&command, 1))?
         .speaks("supervised_command.stdin_child")
 }

@@ -10,7 +10,7 @@ use opengeni_guards_harness::statement;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{self, *};
+use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
     vec![
@@ -606,7 +606,7 @@ fn many(db: &Db) -> Result<()> {
             protocol::advance_input(&command, 1),
         ],
     )?;
-    commit(&mut app, &[support::launch(&tenant, &Command::new(2))])
+    commit(&mut app, &[protocol::launch(&tenant, &Command::new(2))])
 }
 
 fn memory_stays_flat(db: &Db) -> Result<()> {

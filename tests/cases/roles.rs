@@ -7,7 +7,7 @@ use opengeni_guards_harness::server::Server;
 use postgres::Client;
 use uuid::Uuid;
 
-use crate::support::{self, *};
+use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
     vec![
@@ -187,8 +187,8 @@ fn finished_evidence_goes(db: &Db) -> Result<()> {
     let tenant = db.tenant()?;
     let (settled, lost) = (Command::new(1), Command::new(2));
     let mut app = db.app(&tenant)?;
-    commit(&mut app, &[support::launch(&tenant, &settled)])?;
-    commit(&mut app, &[support::launch(&tenant, &lost)])?;
+    commit(&mut app, &[protocol::launch(&tenant, &settled)])?;
+    commit(&mut app, &[protocol::launch(&tenant, &lost)])?;
     for command in [&settled, &lost] {
         refused(&mut app, delete, &[&command.process])?
             .speaks("supervised_command.delete_unsettled")?;

@@ -167,7 +167,7 @@ impl Db {
     pub fn supervised(&self) -> Result<(Tenant, Command)> {
         let tenant = self.tenant()?;
         let command = Command::new(1);
-        commit(&mut self.admin()?, &[launch(&tenant, &command)])?;
+        commit(&mut self.admin()?, &[protocol::launch(&tenant, &command)])?;
         Ok((tenant, command))
     }
 
@@ -234,17 +234,6 @@ pub const REJECTION: &str = "opengeni.supervised_launch_rejection_binding";
 pub fn set(client: &mut impl GenericClient, name: &str, value: &str) -> Result<()> {
     client.execute("SELECT set_config($1, $2, false)", &[&name, &value])?;
     Ok(())
-}
-
-pub fn launch(tenant: &Tenant, command: &Command) -> Vec<Statement> {
-    [
-        protocol::admit(tenant, command),
-        protocol::retain(tenant, command),
-        protocol::attach(command, command.provider_command(tenant)),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
 }
 
 /// Runs statements, each of which has to touch at least one row.

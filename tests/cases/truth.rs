@@ -10,7 +10,7 @@ use opengeni_guards_harness::statement;
 use postgres::Client;
 use uuid::Uuid;
 
-use crate::support::{self, *};
+use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
     vec![
@@ -511,7 +511,7 @@ fn attachment_wins(db: &Db) -> Result<()> {
     let command = Command::new(1);
     let mut app = db.app(&tenant)?;
     let mut attaching = app.transaction()?;
-    run(&mut attaching, &support::launch(&tenant, &command))?;
+    run(&mut attaching, &protocol::launch(&tenant, &command))?;
 
     let mut admin = db.admin()?;
     let mut containing = admin.transaction()?;

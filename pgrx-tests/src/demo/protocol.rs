@@ -320,6 +320,18 @@ pub fn attach(command: &Command, provider_command: Value) -> Vec<Statement> {
     )]
 }
 
+/// Admission, retention and supervision of a command at once.
+pub fn launch(tenant: &Tenant, command: &Command) -> Vec<Statement> {
+    [
+        admit(tenant, command),
+        retain(tenant, command),
+        attach(command, command.provider_command(tenant)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
 /// Stdin is a mutation too: a child admission that belongs to the process.
 pub fn admit_input(tenant: &Tenant, command: &Command, child: Uuid) -> Vec<Statement> {
     vec![

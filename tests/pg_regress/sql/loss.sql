@@ -10,6 +10,8 @@ CALL fixture.command('running');
 CALL fixture.command('with receipt', overrides => jsonb_build_object('supervision_receipt', fixture.receipt()));
 CALL fixture.command('with child');
 CALL fixture.child('with child', 2);
+CALL fixture.command('drained', overrides => jsonb_build_object('provider_command', fixture.supervised(
+  fixture.streams(fixture.drained(), fixture.drained()))));
 CALL fixture.command('legacy', supervised => false);
 CALL fixture.plant($$CALL fixture.command('lost', overrides => '{"state": "lost", "settled_at": "2030-01-01Z",
   "settlement_reason": "provider_instance_lost"}')$$);
@@ -97,6 +99,7 @@ SELECT command, change, fixture.update(command, :'lose' || ', ' || change,
   ('running', 'supervision_receipt = fixture.receipt()'),
   ('running', 'provider_command = provider_command || fixture.streams(fixture.cursor(''{"byteOffset": 1}''))'),
   ('running', 'supervision_output_captured = true, provider_command = provider_command || fixture.streams(fixture.drained(), fixture.drained())'),
+  ('drained', 'supervision_output_captured = true'),
   ('with child', 'provider_command_input_index = 1'),
   ('running', 'last_reconcile_outcome = ''lost''')
 ) AS probe(command, change);

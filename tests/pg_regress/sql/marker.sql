@@ -7,6 +7,10 @@ SELECT fixture.answer('INSERT INTO sandbox_leases DEFAULT VALUES');
 CALL fixture.enter('marker');
 
 CALL fixture.command('marker', supervised => false);
+-- A lease and an admission that nothing refers to, so that they can be deleted.
+CALL fixture.lease('alone');
+CALL fixture.admission('marker', 2, '{"actor_kind": "direct", "actor_id": "00000000-0000-4000-8000-000000000001",
+  "holder_kind": "direct", "holder_id": "direct"}');
 CALL fixture.plant(format($$INSERT INTO sandbox_pty_sessions (id, account_id, workspace_id, session_id, lease_epoch, cols, rows, shell, cwd, opened_by, status)
   VALUES (%L, %L, %L, %L, 1, 80, 24, 'sh', '/', 'me', 'closed')$$, fixture.id('pty', 'marker'),
   fixture.tenant() ->> 'account_id', fixture.tenant() ->> 'workspace_id', fixture.id('session', 'marker')));
@@ -22,9 +26,9 @@ CALL fixture.plant(format($$INSERT INTO sandbox_checkpoint_artifacts (id, accoun
 
 CREATE TEMP TABLE protocol (place serial, relation text, id uuid);
 INSERT INTO protocol (relation, id) VALUES
-  ('sandbox_leases', fixture.id('lease', 'marker')),
+  ('sandbox_leases', fixture.id('lease', 'alone')),
   ('sandbox_lease_holders', fixture.id('holder', 'marker')),
-  ('sandbox_workspace_mutation_admissions', fixture.id('admission/1', 'marker')),
+  ('sandbox_workspace_mutation_admissions', fixture.id('admission/2', 'marker')),
   ('sandbox_retained_processes', fixture.id('process', 'marker')),
   ('sandbox_pty_sessions', fixture.id('pty', 'marker')),
   ('sandbox_checkpoint_artifacts', fixture.id('checkpoint', 'marker'));

@@ -35,6 +35,7 @@ SELECT member, fixture.update('running', format('supervision_receipt = %L', fixt
   ('{"receiptId": "0a1b2c3d-0000-4000-8000-0000000000a"}'),
   ('{"receiptId": "0a1b2c3d0000400080000000000000aa"}'),
   ('{"receiptId": "0a1b2c3d-0000-4000-8000-0000000000aa\n"}'),
+  ('{"receiptId": "x0a1b2c3d-0000-4000-8000-0000000000aa"}'),
   ('{"receiptId": ""}'),
   ('{"receiptId": null}'),
   ('{"receiptId": 1}'),
