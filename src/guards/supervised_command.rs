@@ -84,20 +84,25 @@ impl<'a> Process<'a> {
 
 /// Rule 1.
 fn delete(old: &Process<'_>) -> Verdict {
-    let proven = old.has_receipt() && old.captured();
-    let unsettled =
-        old.state_is(b"active") == Some(true) || old.state_is(b"lost") == Some(false) && !proven;
-    if old.supervised && unsettled {
-        return refuse(
+    if !old.supervised {
+        return Ok(());
+    }
+    let mut bits = u64::from(old.state_is(b"active") == Some(true));
+    if old.state_is(b"lost") == Some(false) {
+        bits |= u64::from(!old.has_receipt()) << 1 | u64::from(!old.captured()) << 2;
+    }
+    match bits {
+        0 => Ok(()),
+        bits => Err(Refusal::new(
             Rule::DeleteUnsettled,
             &[
                 "state",
                 "supervision_receipt",
                 "supervision_output_captured",
             ],
-        );
+            bits,
+        )),
     }
-    Ok(())
 }
 
 /// Rule 2 for INSERT: a transaction that is still to end could later pass for the retaining one.
@@ -387,9 +392,8 @@ fn any_write(
     streams_changed: bool,
 ) -> Verdict {
     let row = &new.row;
-    if !cancellation::is_valid(new.is_cancelled(), row.text(P::CancellationReason)) {
-        return refuse(Rule::CancellationIntent, CANCELLATION_NAMES);
-    }
+    cancellation::validate(new.is_cancelled(), row.text(P::CancellationReason))
+        .map_err(|bits| Refusal::new(Rule::CancellationIntent, CANCELLATION_NAMES, bits))?;
     let (Some(command), Some(descriptor)) = (new.command, new.descriptor) else {
         let bits = u64::from(new.has_receipt()) | u64::from(new.captured()) << 1;
         return match bits {
@@ -490,13 +494,22 @@ fn loss_adds_no_proof<'p, 'a>(
     }
 }
 
-/// Whether a lost row keeps its reason, or an active one gets lost under its binding. A NULL state
-/// refuses nothing, as in SQL.
-fn may_be_lost(old: &Process<'_>, new: &Process<'_>, bound: impl FnOnce() -> bool) -> bool {
+/// What a row that gets lost, or stays lost, may not do.
+enum Loss {
+    Fits,
+    /// A lost row changes its reason.
+    OtherReason,
+    /// The transaction is not bound to lose exactly this row, or the row is not active.
+    Unbound,
+}
+
+/// A lost row keeps its reason; an active one gets lost under its binding. A NULL state refuses nothing,
+/// as in SQL.
+fn loss_of(old: &Process<'_>, new: &Process<'_>, bound: impl FnOnce() -> bool) -> Loss {
     match old.state_is(b"lost") {
-        Some(true) => !new.row.distinct(&old.row, P::SettlementReason),
-        Some(false) => old.state_is(b"active") == Some(true) && bound(),
-        None => true,
+        Some(true) if new.row.distinct(&old.row, P::SettlementReason) => Loss::OtherReason,
+        Some(false) if old.state_is(b"active") == Some(false) || !bound() => Loss::Unbound,
+        _ => Loss::Fits,
     }
 }
 
@@ -515,6 +528,7 @@ fn launch_was_rejected(event: &Event<'_>, old: &Process<'_>, new: &Process<'_>) 
         "reconcile_proof_outcome",
         "provider_command.streams",
         "opengeni.supervised_launch_rejection_binding",
+        "settlement_reason",
         "sandbox_workspace_mutation_admissions",
     ];
     let binding = binding(c"opengeni.supervised_launch_rejection_binding").map(|d| d.root());
@@ -537,10 +551,14 @@ fn launch_was_rejected(event: &Event<'_>, old: &Process<'_>, new: &Process<'_>) 
         | u64::from(row.bigint(P::InputIndex).is_some_and(|n| n != 0)) << 2
         | u64::from(!row.is_null(P::ReconcileProofOutcome)) << 3
         | u64::from(!streams::pristine(new.streams)) << 4
-        | u64::from(!may_be_lost(old, new, bound)) << 5;
+        | match loss_of(old, new, bound) {
+            Loss::Fits => 0,
+            Loss::Unbound => 1 << 5,
+            Loss::OtherReason => 1 << 6,
+        };
     // The one question to another table is asked last, and only where the answer matters.
     if bits == 0 && has_child(event, row, |_| true) {
-        bits |= 1 << 6;
+        bits |= 1 << 7;
     }
     match bits {
         0 => Ok(()),
@@ -576,9 +594,11 @@ fn provider_was_lost(old: &Process<'_>, new: &Process<'_>) -> Verdict {
             ],
         )
     };
-    let reason_fits = new.row.text(P::SettlementReason) == Some(loss::INSTANCE_LOST);
-    let may_be_lost = may_be_lost(old, new, bound);
-    if reason_fits && may_be_lost {
+    let loss = loss_of(old, new, bound);
+    let other_reason = new.row.text(P::SettlementReason) != Some(loss::INSTANCE_LOST)
+        || matches!(loss, Loss::OtherReason);
+    let unbound = matches!(loss, Loss::Unbound);
+    if !other_reason && !unbound {
         return Ok(());
     }
     Err(Refusal::new(
@@ -587,7 +607,7 @@ fn provider_was_lost(old: &Process<'_>, new: &Process<'_>) -> Verdict {
             "settlement_reason",
             "opengeni.supervised_provider_loss_binding",
         ],
-        u64::from(!reason_fits) | u64::from(!may_be_lost) << 1,
+        u64::from(other_reason) | u64::from(unbound) << 1,
     ))
 }
 

@@ -325,12 +325,14 @@ fn pristine_means_untouched() {
 
 #[test]
 fn cancellation_has_time_and_reason_together() {
-    assert!(cancellation::is_valid(false, None));
-    assert!(cancellation::is_valid(true, Some(b"explicit_stop")));
-    assert!(cancellation::is_valid(true, Some(b"provider_deadline")));
-    assert!(!cancellation::is_valid(true, None));
-    assert!(!cancellation::is_valid(false, Some(b"explicit_stop")));
-    assert!(!cancellation::is_valid(true, Some(b"because")));
+    use cancellation::validate;
+    assert_eq!(validate(false, None), Ok(()));
+    assert_eq!(validate(true, Some(b"explicit_stop")), Ok(()));
+    assert_eq!(validate(true, Some(b"provider_deadline")), Ok(()));
+    assert_eq!(validate(true, None), Err(2));
+    assert_eq!(validate(false, Some(b"explicit_stop")), Err(1));
+    assert_eq!(validate(true, Some(b"because")), Err(2));
+    assert_eq!(validate(false, Some(b"because")), Err(3));
 }
 
 #[test]

@@ -5,8 +5,9 @@ use pgrx::prelude::*;
 
 use super::catalogue::{self, Mismatch, Schema, quote, scalar};
 use super::model::{self, Kind, Object};
+use super::status::trigger_state;
 use crate::pg::error::Failure;
-use crate::pg::identity;
+use crate::pg::identity::{self, with_search_path};
 
 /// What became of one object.
 pub struct Line {
@@ -188,25 +189,17 @@ fn converge(schema: &Schema, object: &Object) -> Line {
     if !catalogue::exists(schema, object) {
         catalogue::execute(object.sql);
         line.action = "created";
-    } else if object.kind == Kind::Trigger
-        && let Some(other) = foreign_function(schema, object)
-    {
-        line.action = "left";
-        line.note = Some(format!("the trigger calls {other}"));
+    } else if object.kind == Kind::Trigger {
+        // Definitions are compared as the server writes them when nothing is in the path.
+        let (state, detail) =
+            with_search_path("pg_catalog, pg_temp", || trigger_state(schema, object));
+        if state != "native" {
+            line.action = "left";
+            line.note = Some(match detail {
+                Some(detail) => format!("{state}: {detail}"),
+                None => state.to_owned(),
+            });
+        }
     }
     line
-}
-
-/// The function that an existing trigger calls, where it is not ours.
-fn foreign_function(schema: &Schema, trigger: &Object) -> Option<String> {
-    scalar::<String>(
-        "SELECT t.tgfoid::pg_catalog.regprocedure::pg_catalog.text
-           FROM pg_catalog.pg_trigger t
-           JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.tgrelid
-           JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) t.tgfoid
-           JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
-          WHERE c.relnamespace OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2
-            AND t.tgname OPERATOR(pg_catalog.=) $3 AND n.nspname OPERATOR(pg_catalog.<>) 'opengeni_guards'",
-        &[schema.oid.into(), trigger.table.into(), trigger.name.into()],
-    )
 }

@@ -94,7 +94,7 @@ fn describe(mismatch: Mismatch) -> String {
 }
 
 /// native, plpgsql, disabled, altered or missing.
-fn trigger_state(schema: &Schema, trigger: &Object) -> (&'static str, Option<String>) {
+pub fn trigger_state(schema: &Schema, trigger: &Object) -> (&'static str, Option<String>) {
     let found = rows(
         "SELECT pg_catalog.pg_get_triggerdef(t.oid), t.tgenabled::pg_catalog.text,
                 t.tgfoid::pg_catalog.regprocedure::pg_catalog.text
@@ -120,7 +120,10 @@ fn trigger_state(schema: &Schema, trigger: &Object) -> (&'static str, Option<Str
         &format!(" ON {}.{} ", quote(&schema.name), quote(trigger.table)),
     );
     match enabled.as_str() {
-        "D" => ("disabled", Some("ALTER TABLE … ENABLE TRIGGER".to_owned())),
+        "D" => (
+            "disabled",
+            Some("ALTER TABLE ... ENABLE TRIGGER brings it back".to_owned()),
+        ),
         "R" => (
             "disabled",
             Some("fires only under session_replication_role = replica".to_owned()),

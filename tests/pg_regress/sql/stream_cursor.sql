@@ -106,7 +106,10 @@ INSERT INTO poison (command, streams) VALUES
   ('eof "true"', fixture.streams(fixture.cursor('{"eof": "true"}'))),
   ('eof "false"', fixture.streams(fixture.cursor('{"eof": "false"}'))),
   ('exit "0"', fixture.streams(fixture.cursor('{"exitCode": "0"}'))),
-  ('exit 1.5', fixture.streams(fixture.cursor('{"exitCode": 1.5}')));
+  ('exit 1.5', fixture.streams(fixture.cursor('{"exitCode": 1.5}'))),
+  ('at end, remainder null', fixture.streams(fixture.drained('{"utf8Remainder": null, "exitCode": null}'))),
+  ('at end, offset text', fixture.streams(fixture.drained('{"byteOffset": "many", "exitCode": null}'))),
+  ('reader left, eof text', fixture.streams(fixture.drained('{"eof": "perhaps"}')));
 -- The privileged half of the fixture reads no temporary table: each row is handed over.
 DO $$
 DECLARE p record;
@@ -151,6 +154,17 @@ SELECT stdout, fixture.capture('exit "0"', fixture.streams(fixture.cursor(stdout
   ('{"exitCode": 1}'),
   ('{"exitCode": "1"}')
 ) AS probe(stdout);
+
+SELECT command, stdout, fixture.capture(command, fixture.streams(fixture.drained(stdout::jsonb))) FROM (VALUES
+  ('at end, remainder null', '{"exitCode": null}'),
+  ('at end, remainder null', '{"exitCode": null, "utf8Remainder": "w"}'),
+  ('at end, remainder null', '{"exitCode": null, "byteOffset": 10}'),
+  ('at end, offset text', '{"exitCode": null}'),
+  ('at end, offset text', '{"exitCode": null, "eof": false}'),
+  ('reader left, eof text', '{}'),
+  ('reader left, eof text', '{"eof": false}'),
+  ('reader left, eof text', '{"exitCode": 1}')
+) AS probe(command, stdout);
 
 -- Half a repair is none: every cursor is judged when one changes.
 CALL fixture.plant($$CALL fixture.command('both', overrides => jsonb_build_object('provider_command', fixture.supervised(
