@@ -77,6 +77,8 @@ struct Choice {
     index: pg_sys::Oid,
     /// How many leading index columns are bound.
     bound: usize,
+    /// At most one row has these keys.
+    unique: bool,
     /// For each bound index column, which key it is bound to.
     key: [usize; MAX_KEYS],
     /// For each bound index column, its `=` function.
@@ -424,7 +426,7 @@ unsafe fn open_index(
     }
 }
 
-/// The valid index that binds most leading columns.
+/// The valid index that leads to one row, or else the one that binds most leading columns.
 ///
 /// # Safety
 /// The table is open.
@@ -432,6 +434,7 @@ unsafe fn choose(table: pg_sys::Relation, attributes: &Attributes) -> Choice {
     let mut best = Choice {
         index: pg_sys::InvalidOid,
         bound: 0,
+        unique: false,
         key: [0; MAX_KEYS],
         equal: [pg_sys::InvalidOid; MAX_KEYS],
     };
@@ -446,7 +449,7 @@ unsafe fn choose(table: pg_sys::Relation, attributes: &Attributes) -> Choice {
                 continue;
             }
             if let Some(choice) = bind(index, table, attributes)
-                && choice.bound > best.bound
+                && (choice.unique, choice.bound) > (best.unique, best.bound)
             {
                 best = choice;
             }
@@ -483,6 +486,7 @@ unsafe fn bind(
         let mut choice = Choice {
             index: (*index).rd_id,
             bound: 0,
+            unique: false,
             key: [0; MAX_KEYS],
             equal: [pg_sys::InvalidOid; MAX_KEYS],
         };
@@ -509,6 +513,7 @@ unsafe fn bind(
             choice.equal[i] = pg_sys::get_opcode(operator);
             choice.bound = i + 1;
         }
+        choice.unique = (*form).indisunique && choice.bound == columns.len();
         (choice.bound > 0).then_some(choice)
     }
 }
