@@ -6,8 +6,9 @@ mod opengeni_guards {
     use pgrx::prelude::*;
 
     use crate::guards;
+    use crate::pg::identity::pinned;
     use crate::pg::name::Name;
-    use crate::pg::trigger::{Answer, before_row};
+    use crate::pg::trigger::{Answer, after_row, before_row, before_statement};
     use crate::protocol::refusal::Rule;
     use crate::provision;
 
@@ -19,6 +20,71 @@ mod opengeni_guards {
     #[pg_extern(volatile, parallel_unsafe)]
     fn supervised_command_guard(fcinfo: FunctionCallInfo) -> Answer {
         before_row(fcinfo, guards::supervised_command::check)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn supervised_provider_loss_commit_guard(fcinfo: FunctionCallInfo) -> Answer {
+        after_row(fcinfo, guards::provider_loss::check)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn supervised_command_blocker_guard(fcinfo: FunctionCallInfo) -> Answer {
+        before_row(fcinfo, guards::blocker::check)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn supervised_command_capture_guard(fcinfo: FunctionCallInfo) -> Answer {
+        before_row(fcinfo, guards::capture::check)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn validate_sandbox_retained_process_v2(fcinfo: FunctionCallInfo) -> Answer {
+        after_row(fcinfo, guards::identity::retained_process)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn validate_sandbox_pty_process_v2(fcinfo: FunctionCallInfo) -> Answer {
+        after_row(fcinfo, guards::identity::pty)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn validate_sandbox_checkpoint_refs(fcinfo: FunctionCallInfo) -> Answer {
+        after_row(fcinfo, guards::checkpoint::refs)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn validate_sandbox_checkpoint_artifact_refs(fcinfo: FunctionCallInfo) -> Answer {
+        after_row(fcinfo, guards::checkpoint::artifact_refs)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn enforce_sandbox_checkpoint_artifact_immutability(fcinfo: FunctionCallInfo) -> Answer {
+        before_row(fcinfo, guards::checkpoint::immutability)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn workspace_instruction_policy_validate_revision_link(fcinfo: FunctionCallInfo) -> Answer {
+        before_row(fcinfo, guards::instruction_policy::revision_link)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn workspace_instruction_policy_validate_head(fcinfo: FunctionCallInfo) -> Answer {
+        before_row(fcinfo, guards::instruction_policy::head)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn workspace_instruction_policy_validate_event(fcinfo: FunctionCallInfo) -> Answer {
+        before_row(fcinfo, guards::instruction_policy::activation)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn workspace_instruction_policy_reject_mutation(fcinfo: FunctionCallInfo) -> Answer {
+        before_row(fcinfo, guards::instruction_policy::reject_mutation)
+    }
+
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn refuse_truncate_of_unsettled_evidence(fcinfo: FunctionCallInfo) -> Answer {
+        before_statement(fcinfo, guards::truncate::check)
     }
 
     /// Creates what is missing of the data model in a schema and binds the guards.
@@ -36,7 +102,7 @@ mod opengeni_guards {
     > {
         let owner = owner.map(|name| name.0);
         TableIterator::new(
-            provision::create::provision(data_schema.as_deref(), owner.as_deref())
+            pinned(|| provision::create::provision(data_schema.as_deref(), owner.as_deref()))
                 .into_iter()
                 .map(|line| (line.object, line.action.to_owned(), line.note)),
         )
@@ -46,14 +112,14 @@ mod opengeni_guards {
     #[pg_extern(volatile, parallel_unsafe)]
     fn grant_usage(role_name: Option<Name>, data_schema: default!(Option<String>, "'public'")) {
         let role = role_name.map(|name| name.0);
-        provision::grants::grant_usage(role.as_deref(), data_schema.as_deref());
+        pinned(|| provision::grants::grant_usage(role.as_deref(), data_schema.as_deref()));
     }
 
     /// Takes an application role's privileges away.
     #[pg_extern(volatile, parallel_unsafe)]
     fn revoke_usage(role_name: Option<Name>, data_schema: default!(Option<String>, "'public'")) {
         let role = role_name.map(|name| name.0);
-        provision::grants::revoke_usage(role.as_deref(), data_schema.as_deref());
+        pinned(|| provision::grants::revoke_usage(role.as_deref(), data_schema.as_deref()));
     }
 
     /// How the guards of a schema stand; of every schema that holds the protocol's tables for NULL.
@@ -70,7 +136,7 @@ mod opengeni_guards {
         ),
     > {
         TableIterator::new(
-            provision::status::status(data_schema.as_deref())
+            pinned(|| provision::status::status(data_schema.as_deref()))
                 .into_iter()
                 .map(|line| (line.schema, line.object, line.state.to_owned(), line.detail)),
         )
@@ -103,4 +169,5 @@ mod opengeni_guards {
     }
 }
 
+pgrx::extension_sql_file!("../sql/encoding.sql", name = "encoding", bootstrap);
 pgrx::extension_sql_file!("../sql/privileges.sql", name = "privileges", finalize);

@@ -59,3 +59,36 @@ INSERT INTO sandbox_retained_processes
   FROM bench.step;
 INSERT INTO sandbox_lease_holders (account_id, workspace_id, lease_id, kind, holder_id, subject_id)
   SELECT bench.id('account', 1), bench.id('workspace', 1), lease, 'process', 'h-' || n, bench.id('session', 1) FROM bench.step;
+INSERT INTO sandbox_lease_holders (account_id, workspace_id, lease_id, kind, holder_id, subject_id)
+  SELECT bench.id('account', 1), bench.id('workspace', 1), lease, 'viewer', 'v-' || n, bench.id('session', 1) FROM bench.step;
+INSERT INTO sandbox_pty_sessions
+    (account_id, workspace_id, session_id, exec_session_id, lease_epoch, cols, rows, shell, cwd, opened_by,
+     lease_id, sandbox_group_id, retained_process_id, open_admission_id, provider_backend, provider_instance_id, route_kind, route_epoch)
+  SELECT bench.id('account', 1), bench.id('workspace', 1), bench.id('session', 1), 1, 3, 80, 24, 'sh', '/', 'me',
+    lease, bench.id('group', n), process, bench.id('parent', n), 'modal', 'sb-' || n, 'home', 0
+  FROM bench.step;
+INSERT INTO sandbox_checkpoint_artifacts
+    (id, account_id, workspace_id, sandbox_group_id, source_lease_id, source_lease_epoch, source_instance_id, source_workspace_generation,
+     provenance, provider_backend, provider_binding_key, provider_binding, object_kind, object_id, archive_base64, archive_sha256, archive_bytes,
+     descriptor, descriptor_revision, state)
+  SELECT bench.id('artifact', n), bench.id('account', 1), bench.id('workspace', 1), bench.id('group', n), lease, 3, 'sb-' || n, 30,
+    'native_capture', 'modal', '{"version":1,"serverUrl":"s","workspaceName":"w","environment":"e"}',
+    '{"version":1,"serverUrl":"s","workspaceName":"w","environment":"e"}', 'modal_filesystem_snapshot', 'im-' || n,
+    encode(archive, 'base64'), encode(sha256(archive), 'hex'), length(archive),
+    jsonb_build_object('version', 2, 'kind', 'provider_snapshot', 'revision', 'r' || n, 'archiveSha256', encode(sha256(archive), 'hex'),
+      'archiveBytes', length(archive), 'snapshotId', 'im-' || n, 'provider', 'modal_snapshot_filesystem', 'workspacePersistence', 'snapshot_filesystem'),
+    'r' || n, 'current'
+  FROM bench.step, convert_to('archive ' || n, 'UTF8') archive;
+UPDATE sandbox_leases l SET current_checkpoint_artifact_id = a.id, archive_generation = 30,
+    resume_state = jsonb_build_object('sessionState', jsonb_build_object('workspaceArchive', a.archive_base64,
+      'workspaceArchiveMeta', jsonb_build_object('revision', a.descriptor_revision)))
+  FROM sandbox_checkpoint_artifacts a WHERE a.source_lease_id = l.id;
+INSERT INTO workspace_instruction_policy_revisions
+    (id, account_id, workspace_id, kind, scope, role_key, content, content_hash, provenance_source, created_by_subject_id, supersedes_revision_id)
+  SELECT bench.id('revision' || g, n), bench.id('account', 1), bench.id('workspace', 1), 'policy', 'role', 'role-' || n, 'do ' || g,
+    encode(sha256(convert_to('do ' || g, 'UTF8')), 'hex'), 'human', 'me', CASE g WHEN 2 THEN bench.id('revision1', n) END
+  FROM bench.step, generate_series(1, 2) g;
+INSERT INTO workspace_instruction_policy_heads
+    (account_id, workspace_id, kind, scope, role_key, revision_id, revision, content_hash, activation_version)
+  SELECT account_id, workspace_id, kind, scope, role_key, id, revision, content_hash, 1
+  FROM workspace_instruction_policy_revisions WHERE supersedes_revision_id IS NOT NULL;

@@ -35,6 +35,8 @@ struct Case {
     guard: &'static str,
     kind: &'static str,
     statement: &'static str,
+    /// A constraint trigger, checked at the end of the timed section as COMMIT would.
+    deferred: bool,
 }
 
 const CASES: &[Case] = &[
@@ -45,6 +47,7 @@ const CASES: &[Case] = &[
         kind: "supervised",
         statement: "UPDATE sandbox_retained_processes p SET reconcile_attempts = reconcile_attempts + 1
             FROM step WHERE p.id = step.process",
+        deferred: false,
     },
     Case {
         name: "legacy row",
@@ -53,6 +56,7 @@ const CASES: &[Case] = &[
         kind: "legacy",
         statement: "UPDATE sandbox_retained_processes p SET reconcile_attempts = reconcile_attempts + 1
             FROM step WHERE p.id = step.process",
+        deferred: false,
     },
     Case {
         name: "output capture",
@@ -64,6 +68,7 @@ const CASES: &[Case] = &[
               jsonb_set(provider_command, '{streams,stdout,byteOffset}',
                 CASE WHEN set_config('opengeni.supervised_output_capture_process_id', p.id::text, true) <> '' THEN '4096'::jsonb END)
             FROM step WHERE p.id = step.process",
+        deferred: false,
     },
     Case {
         name: "stdin reservation (one question)",
@@ -72,6 +77,7 @@ const CASES: &[Case] = &[
         kind: "supervised",
         statement: "UPDATE sandbox_retained_processes p SET provider_command_input_index = provider_command_input_index + 80
             FROM step WHERE p.id = step.process",
+        deferred: false,
     },
     Case {
         name: "settlement (one question)",
@@ -80,6 +86,7 @@ const CASES: &[Case] = &[
         kind: "read",
         statement: "UPDATE sandbox_retained_processes p SET state = 'exited', exit_code = 0, settled_at = now()
             FROM step WHERE p.id = step.process",
+        deferred: false,
     },
     Case {
         name: "attachment by INSERT (lease lock)",
@@ -92,6 +99,7 @@ const CASES: &[Case] = &[
             SELECT step.spare, account_id, workspace_id, session_id, lease_id, sandbox_group_id, step.spare, 'spare', owner_actor_kind, owner_actor_id,
                lease_epoch, provider_backend, provider_instance_id, route_kind, route_epoch, 2, provider_command
             FROM sandbox_retained_processes p JOIN step ON p.id = step.process",
+        deferred: false,
     },
     Case {
         name: "protocol marker",
@@ -99,7 +107,145 @@ const CASES: &[Case] = &[
         guard: "enforce_sandbox_recovery_protocol_v2",
         kind: "supervised",
         statement: "UPDATE sandbox_leases l SET last_meter_tick = last_meter_tick + 1 FROM step WHERE l.id = step.lease",
+        deferred: false,
     },
+    Case {
+        name: "child admission INSERT (process lock)",
+        table: "sandbox_workspace_mutation_admissions",
+        guard: "supervised_command_blocker_guard",
+        kind: "supervised",
+        statement: "INSERT INTO sandbox_workspace_mutation_admissions
+              (account_id, workspace_id, lease_id, sandbox_group_id, session_id, actor_kind, actor_id, holder_kind, holder_id,
+               lease_epoch, provider_backend, provider_instance_id, route_kind, route_epoch, workspace_generation, operation)
+            SELECT account_id, workspace_id, lease_id, sandbox_group_id, session_id, 'process', id, 'process', holder_id,
+               lease_epoch, provider_backend, provider_instance_id, route_kind, route_epoch, 20, 'stdin'
+            FROM sandbox_retained_processes p JOIN step ON p.id = step.process",
+        deferred: false,
+    },
+    Case {
+        name: "parent admission UPDATE (one question)",
+        table: "sandbox_workspace_mutation_admissions",
+        guard: "supervised_command_blocker_guard",
+        kind: "legacy",
+        statement: "UPDATE sandbox_workspace_mutation_admissions a SET provider_outcome = 'resolved', settled_at = now()
+            FROM step, sandbox_retained_processes p WHERE p.id = step.process AND a.id = p.parent_admission_id",
+        deferred: false,
+    },
+    Case {
+        name: "holder UPDATE, not a process",
+        table: "sandbox_lease_holders",
+        guard: "supervised_command_blocker_guard",
+        kind: "legacy",
+        statement: "UPDATE sandbox_lease_holders h SET last_heartbeat_at = now() FROM step WHERE h.lease_id = step.lease AND h.kind = 'viewer'",
+        deferred: false,
+    },
+    Case {
+        name: "holder UPDATE, process (one question)",
+        table: "sandbox_lease_holders",
+        guard: "supervised_command_blocker_guard",
+        kind: "legacy",
+        statement: "UPDATE sandbox_lease_holders h SET last_heartbeat_at = now() FROM step WHERE h.lease_id = step.lease AND h.kind = 'process'",
+        deferred: false,
+    },
+    Case {
+        name: "lease UPDATE, nothing guarded changed",
+        table: "sandbox_leases",
+        guard: "supervised_command_capture_guard",
+        kind: "legacy",
+        statement: "UPDATE sandbox_leases l SET resume_state = resume_state FROM step WHERE l.id = step.lease",
+        deferred: false,
+    },
+    Case {
+        name: "lease UPDATE that must ask",
+        table: "sandbox_leases",
+        guard: "supervised_command_capture_guard",
+        kind: "legacy",
+        statement: "UPDATE sandbox_leases l SET archive_capture_id = step.spare FROM step WHERE l.id = step.lease",
+        deferred: false,
+    },
+    Case {
+        name: "process identity at COMMIT",
+        table: "sandbox_retained_processes",
+        guard: "validate_sandbox_retained_process_v2",
+        kind: "supervised",
+        statement: "UPDATE sandbox_retained_processes p SET reconcile_attempts = reconcile_attempts + 1 FROM step WHERE p.id = step.process",
+        deferred: true,
+    },
+    Case {
+        name: "PTY identity at COMMIT",
+        table: "sandbox_pty_sessions",
+        guard: "validate_sandbox_pty_process_v2",
+        kind: "supervised",
+        statement: "UPDATE sandbox_pty_sessions t SET last_input_at = now() FROM step WHERE t.retained_process_id = step.process",
+        deferred: true,
+    },
+    Case {
+        name: "checkpoint references at COMMIT",
+        table: "sandbox_leases",
+        guard: "validate_sandbox_checkpoint_refs",
+        kind: "legacy",
+        statement: "UPDATE sandbox_leases l SET updated_at = now() FROM step WHERE l.id = step.lease",
+        deferred: true,
+    },
+    Case {
+        name: "artifact references at COMMIT",
+        table: "sandbox_checkpoint_artifacts",
+        guard: "validate_sandbox_checkpoint_artifact_refs",
+        kind: "legacy",
+        statement: "UPDATE sandbox_checkpoint_artifacts a SET updated_at = now() FROM step WHERE a.source_lease_id = step.lease",
+        deferred: true,
+    },
+    Case {
+        name: "artifact UPDATE",
+        table: "sandbox_checkpoint_artifacts",
+        guard: "enforce_sandbox_checkpoint_artifact_immutability",
+        kind: "legacy",
+        statement: "UPDATE sandbox_checkpoint_artifacts a SET updated_at = now() FROM step WHERE a.source_lease_id = step.lease",
+        deferred: false,
+    },
+    Case {
+        name: "policy revision link",
+        table: "workspace_instruction_policy_revisions",
+        guard: "workspace_instruction_policy_validate_revision_link",
+        kind: "legacy",
+        statement: "INSERT INTO workspace_instruction_policy_revisions
+              (account_id, workspace_id, kind, scope, role_key, content, content_hash, provenance_source, created_by_subject_id, supersedes_revision_id)
+            SELECT r.account_id, r.workspace_id, r.kind, r.scope, r.role_key, r.content, r.content_hash, r.provenance_source, r.created_by_subject_id, r.id
+            FROM workspace_instruction_policy_revisions r JOIN step ON r.role_key = 'role-' || step.n WHERE r.supersedes_revision_id IS NOT NULL",
+        deferred: false,
+    },
+    Case {
+        name: "policy head",
+        table: "workspace_instruction_policy_heads",
+        guard: "workspace_instruction_policy_validate_head",
+        kind: "legacy",
+        statement: "UPDATE workspace_instruction_policy_heads h SET activated_at = now() FROM step WHERE h.role_key = 'role-' || step.n",
+        deferred: false,
+    },
+    Case {
+        name: "policy event",
+        table: "workspace_instruction_policy_activation_events",
+        guard: "workspace_instruction_policy_validate_event",
+        kind: "legacy",
+        statement: "INSERT INTO workspace_instruction_policy_activation_events
+              (account_id, workspace_id, kind, scope, role_key, type, activation_version, new_revision_id, new_revision, new_content_hash, actor_subject_id, reason)
+            SELECT h.account_id, h.workspace_id, h.kind, h.scope, h.role_key, 'activate', 1, h.revision_id, h.revision, h.content_hash, 'me', 'because'
+            FROM workspace_instruction_policy_heads h JOIN step ON h.role_key = 'role-' || step.n",
+        deferred: false,
+    },
+];
+
+/// The tables whose own triggers are out of the way, so that one guard is measured at a time.
+const TABLES: &[&str] = &[
+    "sandbox_leases",
+    "sandbox_lease_holders",
+    "sandbox_retained_processes",
+    "sandbox_workspace_mutation_admissions",
+    "sandbox_pty_sessions",
+    "sandbox_checkpoint_artifacts",
+    "workspace_instruction_policy_revisions",
+    "workspace_instruction_policy_heads",
+    "workspace_instruction_policy_activation_events",
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -217,12 +363,7 @@ fn build_database(server: &Server, oracle: Option<&Path>, rows: usize) -> Result
     if oracle.is_none() {
         client.batch_execute("SELECT opengeni_guards.provision()")?;
     }
-    for table in [
-        "sandbox_leases",
-        "sandbox_lease_holders",
-        "sandbox_retained_processes",
-        "sandbox_workspace_mutation_admissions",
-    ] {
+    for table in TABLES {
         client.batch_execute(&format!("ALTER TABLE {table} DISABLE TRIGGER USER"))?;
     }
     let fixture = include_str!("../bench/fixture.sql").replace(":commands", &rows.to_string());
@@ -272,11 +413,24 @@ fn measure(
     let mut functions = vec![("bench_empty", "bench.empty".to_owned())];
     functions.push(("bench_native", format!("opengeni_guards.{}", case.guard)));
     if variants.contains(&Variant::Plpgsql) {
-        functions.push(("bench_plpgsql", format!("opengeni_private.{}", case.guard)));
+        functions.push(("bench_plpgsql", original(case.guard)));
     }
     for (trigger, function) in &functions {
+        let (kind, events) = if case.deferred {
+            (
+                "CONSTRAINT TRIGGER",
+                format!("AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED"),
+            )
+        } else {
+            // The holder guard for holders that were; the one for new holders fires on INSERT as well.
+            let events = match table {
+                "sandbox_lease_holders" => "UPDATE OR DELETE",
+                _ => "INSERT OR UPDATE OR DELETE",
+            };
+            ("TRIGGER", format!("BEFORE {events} ON {table}"))
+        };
         client.batch_execute(&format!(
-            "CREATE TRIGGER {trigger} BEFORE INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}()"
+            "CREATE {kind} {trigger} {events} FOR EACH ROW EXECUTE FUNCTION {function}()"
         ))?;
     }
     // Timed in the server, so that no round trip blurs the difference. One row in twenty warms up what a
@@ -292,10 +446,12 @@ fn measure(
          DECLARE started timestamptz; done timestamptz; written integer;
          BEGIN
            {};
+           SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED;
            started := clock_timestamp();
            {};
-           done := clock_timestamp();
            GET DIAGNOSTICS written = ROW_COUNT;
+           SET CONSTRAINTS ALL IMMEDIATE;
+           done := clock_timestamp();
            RETURN extract(epoch FROM done - started) * 1e6 / written;
          END $run$",
         statement("= 0"),
@@ -336,6 +492,15 @@ fn measure(
             (median(times), median(overhead))
         })
         .collect())
+}
+
+/// Where the application keeps an original.
+fn original(guard: &str) -> String {
+    if guard.starts_with("workspace_instruction_policy") {
+        format!("public.{guard}")
+    } else {
+        format!("opengeni_private.{guard}")
+    }
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

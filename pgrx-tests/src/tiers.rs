@@ -32,6 +32,10 @@ pub enum Tier {
     Isolation,
     /// Client sessions, dumps and roles against a live server
     Cases,
+    /// The native guards against the PL/pgSQL originals, where those are at hand
+    Differential,
+    /// Many sessions at once on few leases
+    Storm,
 }
 
 /// In the name of every test that `#[pg_test]` makes, and of no other.
@@ -55,7 +59,11 @@ pub fn run(setup: &Setup, tiers: &[Tier]) -> Result<Counts> {
                         Tier::Pgrx => pgrx(setup, trees),
                         Tier::Regress => suite(setup, trees, &REGRESS),
                         Tier::Isolation => suite(setup, trees, &ISOLATION),
-                        _ => cases(setup, trees),
+                        Tier::Differential => {
+                            program(setup, trees, "differential", "Against the originals")
+                        }
+                        Tier::Storm => program(setup, trees, "storm", "Colliding sessions"),
+                        _ => program(setup, trees, "cases", "Client cases"),
                     });
                 }
             }
@@ -223,15 +231,16 @@ exec runuser -u "$user" -- env -i PATH="$PATH" "$@"
     Ok(directory)
 }
 
-fn cases(setup: &Setup, trees: &Trees) -> Result<Counts> {
+/// One of the harness's own test programs, on a server of its own.
+fn program(setup: &Setup, trees: &Trees, name: &str, title: &str) -> Result<Counts> {
     let major = trees.release.major;
     extension::install(setup, &trees.release)?;
-    let cluster = Cluster::start(setup, &trees.release, "cases")?;
+    let cluster = Cluster::start(setup, &trees.release, name)?;
     let mut command = setup.workspace.cargo();
-    command.args(["test", "--package", HARNESS, "--test", "cases"]);
+    command.args(["test", "--package", HARNESS, "--test", name]);
     cluster.server.export(&mut command);
-    let title = format!("Client cases against PostgreSQL {major}");
-    libtest(setup, &title, &format!("cases-pg{major}"), &mut command)
+    let title = format!("{title}, PostgreSQL {major}");
+    libtest(setup, &title, &format!("{name}-pg{major}"), &mut command)
 }
 
 /// Runs a program that ends in libtest's output, and shows a line per test.

@@ -108,6 +108,13 @@ CREATE INDEX sandbox_leases_expired_draining_inventory_idx ON sandbox_leases (ex
 CREATE INDEX sandbox_leases_provider_deadline_idx ON sandbox_leases (provider_deadline_at, id)
   WHERE backend = 'modal' AND liveness IN ('warming', 'warm') AND rotation_requested_at IS NULL;
 
+-- @index sandbox_leases_current_checkpoint_idx
+-- The artifact guard asks at COMMIT who refers to an artifact.
+CREATE INDEX sandbox_leases_current_checkpoint_idx ON sandbox_leases (current_checkpoint_artifact_id) WHERE current_checkpoint_artifact_id IS NOT NULL;
+
+-- @index sandbox_leases_previous_checkpoint_idx
+CREATE INDEX sandbox_leases_previous_checkpoint_idx ON sandbox_leases (previous_checkpoint_artifact_id) WHERE previous_checkpoint_artifact_id IS NOT NULL;
+
 -- @foreign_key sandbox_leases.sandbox_leases_account_id_fkey
 ALTER TABLE sandbox_leases ADD CONSTRAINT sandbox_leases_account_id_fkey
   FOREIGN KEY (account_id) REFERENCES managed_accounts (id) ON DELETE CASCADE;

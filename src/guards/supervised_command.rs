@@ -211,6 +211,10 @@ fn update(
     }
     if old.supervised {
         identity_is_unchanged(old, new, command_changed)?;
+    } else if let (None, Some(document)) = (&old.document, &new.document) {
+        // `NULL ? 'supervision'` does not end the rule's AND chain: the server's `-` is asked all the
+        // same, and has its own word for a scalar.
+        document.deletable("streams");
     }
     if new.descriptor.is_some() && !old.supervised {
         supervision_is_initial(old)?;
@@ -329,7 +333,7 @@ fn has_child(
         &event.relation(),
         &[
             (ChildAdmission::WorkspaceId, Key::Uuid(workspace)),
-            (ChildAdmission::ActorKind, Key::Text(b"process")),
+            (ChildAdmission::ActorKind, Key::Word("process")),
             (ChildAdmission::ActorId, Key::Uuid(id)),
             (ChildAdmission::AccountId, Key::Uuid(account)),
         ],
@@ -430,14 +434,24 @@ fn any_write(
     Ok(())
 }
 
-/// Rule 17: attachment and capture of a lease wait for each other on its row.
+/// Rule 17: attachment and capture of a lease wait for each other on its row. Another tenant's lease is
+/// neither locked nor told of: a foreign key refuses it.
 fn lease_is_not_contained(event: &Event<'_>, new: &Row<'_>) -> Verdict {
     let mut bits = 0;
-    if let Some(lease) = new.uuid(P::LeaseId) {
+    if let (Some(lease), Some(account), Some(workspace)) = (
+        new.uuid(P::LeaseId),
+        new.uuid(P::AccountId),
+        new.uuid(P::WorkspaceId),
+    ) {
         probe::lock_each(
             &event.relation(),
-            &[(LaunchLease::Id, Key::Uuid(lease))],
+            &[
+                (LaunchLease::Id, Key::Uuid(lease)),
+                (LaunchLease::AccountId, Key::Uuid(account)),
+                (LaunchLease::WorkspaceId, Key::Uuid(workspace)),
+            ],
             Lock::ForUpdate,
+            |_| true,
             |lease| {
                 bits |= u64::from(!lease.is_null(LaunchLease::ArchiveCaptureId))
                     | u64::from(!lease.is_null(LaunchLease::DrainIds)) << 1;

@@ -66,6 +66,8 @@ pub struct Place {
     pub schema: *const c_char,
     pub table: *const c_char,
     pub operation: &'static str,
+    /// The column that the refusal knows by number only, or NULL.
+    pub attribute: *const c_char,
 }
 
 /// Raises a rule's refusal with all its fields.
@@ -77,7 +79,7 @@ pub fn refuse(refusal: Refusal, place: Place) -> ! {
 fn prepare(refusal: Refusal, place: Place) -> Report {
     let entry = refusal.rule.entry();
     let mut detail = String::new();
-    for name in refusal.offenders() {
+    let mut offend = |name: &str| {
         let separator = if detail.is_empty() {
             "Offending: "
         } else {
@@ -85,6 +87,11 @@ fn prepare(refusal: Refusal, place: Place) -> Report {
         };
         // Writing to a String cannot fail.
         let _ = write!(detail, "{separator}{name}");
+    };
+    refusal.offenders().for_each(&mut offend);
+    if !place.attribute.is_null() {
+        // SAFETY: as below.
+        offend(&unsafe { CStr::from_ptr(place.attribute) }.to_string_lossy());
     }
     if !detail.is_empty() {
         detail.push('.');

@@ -21,28 +21,40 @@ pub fn as_role<T>(role: pg_sys::Oid, search_path: &str, body: impl FnOnce() -> T
     result
 }
 
-/// Runs `body` with this search_path and puts the caller's back.
+/// Runs `body` with this search_path and what else decides how the server reads and writes names, and puts
+/// the caller's settings back.
 pub fn with_search_path<T>(search_path: &str, body: impl FnOnce() -> T) -> T {
-    let value = CString::new(search_path).unwrap_or_default();
-    // SAFETY: a nest level of its own, closed below or by abort; the setting is a plain user one.
+    let path = CString::new(search_path).unwrap_or_default();
+    let settings = [
+        (c"search_path", path.as_c_str()),
+        (c"quote_all_identifiers", c"off"),
+    ];
+    // SAFETY: a nest level of its own, closed below or by abort; the settings are plain user ones.
     let level = unsafe {
         let level = pg_sys::NewGUCNestLevel();
-        pg_sys::set_config_option(
-            c"search_path".as_ptr(),
-            value.as_ptr(),
-            pg_sys::GucContext::PGC_USERSET,
-            pg_sys::GucSource::PGC_S_SESSION,
-            pg_sys::GucAction::GUC_ACTION_SAVE,
-            true,
-            0,
-            false,
-        );
+        for (name, value) in settings {
+            pg_sys::set_config_option(
+                name.as_ptr(),
+                value.as_ptr(),
+                pg_sys::GucContext::PGC_USERSET,
+                pg_sys::GucSource::PGC_S_SESSION,
+                pg_sys::GucAction::GUC_ACTION_SAVE,
+                true,
+                0,
+                false,
+            );
+        }
         level
     };
     let result = body();
     // SAFETY: closes the level opened above.
     unsafe { pg_sys::AtEOXact_GUC(true, level) };
     result
+}
+
+/// Runs `body` where every unqualified name is the server's own.
+pub fn pinned<T>(body: impl FnOnce() -> T) -> T {
+    with_search_path("pg_catalog, pg_temp", body)
 }
 
 /// The current user's OID.
@@ -55,4 +67,10 @@ pub fn current_user() -> pg_sys::Oid {
 pub fn has_privileges_of(member: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     // SAFETY: a catalogue look-up by OID.
     unsafe { pg_sys::has_privs_of_role(member, role) }
+}
+
+/// Whether `role` is `owner`, may become it, or is a superuser.
+pub fn may_become(role: pg_sys::Oid, owner: pg_sys::Oid) -> bool {
+    // SAFETY: a catalogue look-up by OID.
+    unsafe { pg_sys::is_member_of_role(role, owner) }
 }

@@ -14,35 +14,56 @@ thread_local! {
 
 /// A per-relation memory of values of type `V`, found by a key of type `K`.
 pub struct Memory<K, V> {
-    entries: Vec<(pg_sys::Oid, K, V)>,
+    /// Apart from the values, so that a search stays within a few cache lines.
+    keys: Vec<(pg_sys::Oid, K)>,
+    values: Vec<V>,
 }
 
 impl<K: PartialEq, V: Copy> Memory<K, V> {
     pub const fn new() -> Self {
         Memory {
-            entries: Vec::new(),
+            keys: Vec::new(),
+            values: Vec::new(),
         }
     }
 
-    pub fn get(&self, relation: pg_sys::Oid, key: &K) -> Option<V> {
-        self.entries
+    fn find(&self, relation: pg_sys::Oid, key: &K) -> Option<usize> {
+        self.keys
             .iter()
-            .find(|(oid, k, _)| *oid == relation && k == key)
-            .map(|(_, _, value)| *value)
+            .position(|(oid, k)| *oid == relation && k == key)
+    }
+
+    pub fn get(&self, relation: pg_sys::Oid, key: &K) -> Option<V> {
+        self.values.get(self.find(relation, key)?).copied()
+    }
+
+    /// The value under `key`, whatever relation it is remembered for.
+    pub fn find_by_key(&self, key: &K) -> Option<V> {
+        let at = self.keys.iter().position(|(_, k)| k == key)?;
+        self.values.get(at).copied()
     }
 
     pub fn put(&mut self, relation: pg_sys::Oid, key: K, value: V) {
-        self.entries
-            .retain(|(oid, k, _)| *oid != relation || *k != key);
-        self.entries.push((relation, key, value));
+        match self.find(relation, &key) {
+            Some(at) => self.values[at] = value,
+            None => {
+                self.keys.push((relation, key));
+                self.values.push(value);
+            }
+        }
     }
 
     /// Forgets one relation, or all of them for the invalid OID.
     pub fn forget(&mut self, relation: pg_sys::Oid) {
-        if relation == pg_sys::InvalidOid {
-            self.entries.clear();
-        } else {
-            self.entries.retain(|(oid, _, _)| *oid != relation);
+        let all = relation == pg_sys::InvalidOid;
+        let mut at = 0;
+        while at < self.keys.len() {
+            if all || self.keys[at].0 == relation {
+                self.keys.swap_remove(at);
+                self.values.swap_remove(at);
+            } else {
+                at += 1;
+            }
         }
     }
 }

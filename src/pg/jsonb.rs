@@ -6,10 +6,11 @@
 //! order of unequal images, casts) is asked of the server's functions.
 
 use std::borrow::Cow;
+use std::ffi::{CStr, CString};
 
 use pgrx::{PgTryBuilder, pg_sys};
 
-use super::value::{self, owned_cstr};
+use super::value;
 use crate::protocol::json::{Json, Kind};
 
 const COUNT_MASK: u32 = 0x0FFF_FFFF;
@@ -44,17 +45,10 @@ impl<'a> Document<'a> {
     }
 
     /// `text::jsonb`; malformed text ends the statement with the server's error (22P02).
-    pub fn parse(text: &std::ffi::CStr) -> Document<'static> {
-        // SAFETY: jsonb_in takes a C string and returns a fresh jsonb in the current memory context,
-        // which outlives the trigger call that reads it.
-        unsafe {
-            Document::from_datum(value::call(
-                pg_sys::jsonb_in,
-                std::ptr::null_mut(),
-                pg_sys::InvalidOid,
-                &[pg_sys::Datum::from(text.as_ptr())],
-            ))
-        }
+    pub fn parse(text: &CStr) -> Document<'static> {
+        let jsonb = value::cast_or_raise(value::Cast::Jsonb, text);
+        // SAFETY: a fresh jsonb in the current memory context, which outlives the trigger call.
+        unsafe { Document::from_datum(pg_sys::Datum::from(jsonb)) }
     }
 
     pub fn root(&self) -> Value<'a> {
@@ -68,6 +62,13 @@ impl<'a> Document<'a> {
     /// `self = other`.
     pub fn same(&self, other: &Document) -> bool {
         self.container.same(other.container, COMPARE_DEPTH)
+    }
+
+    /// `self - key` for its error: nothing can be deleted from a scalar (22023).
+    pub fn deletable(&self, key: &str) {
+        if self.container.header() & FLAG_SCALAR != 0 {
+            self.same_without(self, key);
+        }
     }
 
     /// `(self - key) = (other - key)`, by the server's operators: for documents that are not objects.
@@ -135,26 +136,18 @@ impl<'a> Container<'a> {
 
     /// Entry `index` as a value; `first` is the number of entries before the data it belongs to.
     fn entry(self, first: usize, index: usize) -> Option<Value<'a>> {
-        let index = first + index;
-        let kind = self.word(1 + index) & ENTRY_TYPE_MASK;
-        match kind {
-            ENTRY_FALSE => return Some(Value::Boolean(false)),
-            ENTRY_TRUE => return Some(Value::Boolean(true)),
-            ENTRY_STRING | ENTRY_NUMERIC | ENTRY_CONTAINER => {}
-            _ => return Some(Value::Null),
+        self.entries_from(first + index).next()
+    }
+
+    /// The entries from `index` on, as values.
+    fn entries_from(self, index: usize) -> Entries<'a> {
+        let data = self.0.get(4 * (1 + self.entries())..);
+        Entries {
+            container: self,
+            data: data.unwrap_or_default(),
+            index,
+            start: self.extent(index).0,
         }
-        let data = self.0.get(4 * (1 + self.entries())..)?;
-        let (start, length) = self.extent(index);
-        let end = start + length;
-        if kind == ENTRY_STRING {
-            return data.get(start..end).map(Value::String);
-        }
-        let aligned = data.get(start.next_multiple_of(4)..end)?;
-        Some(if kind == ENTRY_NUMERIC {
-            Value::Number(Number(aligned))
-        } else {
-            Value::Container(Container(aligned))
-        })
     }
 
     fn key(self, index: usize) -> Option<&'a [u8]> {
@@ -162,6 +155,18 @@ impl<'a> Container<'a> {
             Value::String(key) => Some(key),
             _ => None,
         }
+    }
+
+    /// An object's keys and values, in the order in which they are stored.
+    fn members(self) -> impl Iterator<Item = (&'a [u8], Value<'a>)> {
+        let count = self.count();
+        self.entries_from(0)
+            .take(count)
+            .zip(self.entries_from(count))
+            .filter_map(|(key, value)| match key {
+                Value::String(key) => Some((key, value)),
+                _ => None,
+            })
     }
 
     /// Keys are unique and sorted by length, then by bytes. The protocol's objects have a handful, so that
@@ -172,25 +177,16 @@ impl<'a> Container<'a> {
         if count > FEW {
             return self.search(key);
         }
-        let data = self.0.get(4 * (1 + self.entries())..)?;
-        let mut start = 0;
-        for index in 0..count {
-            let entry = self.word(1 + index);
-            let length = (entry & ENTRY_LENGTH_MASK) as usize;
-            let end = if entry & ENTRY_HAS_OFFSET != 0 {
-                length
-            } else {
-                start + length
+        for (index, found) in self.entries_from(0).take(count).enumerate() {
+            let Value::String(found) = found else {
+                return None;
             };
-            match (end - start).cmp(&key.len()) {
+            match found.len().cmp(&key.len()) {
                 std::cmp::Ordering::Less => {}
-                std::cmp::Ordering::Equal if data.get(start..end) == Some(key) => {
-                    return self.entry(count, index);
-                }
+                std::cmp::Ordering::Equal if found == key => return self.entry(count, index),
                 std::cmp::Ordering::Equal => {}
                 std::cmp::Ordering::Greater => return None,
             }
-            start = end;
         }
         None
     }
@@ -221,14 +217,10 @@ impl<'a> Container<'a> {
         if depth == 0 {
             return self.compares_equal(other);
         }
-        let count = self.count();
-        let keys = if self.is_object() { count } else { 0 };
-        (0..keys).all(|i| self.key(i) == other.key(i))
-            && (0..count).all(|i| match (self.entry(keys, i), other.entry(keys, i)) {
-                (Some(a), Some(b)) => a.same_to(b, depth - 1),
-                (None, None) => true,
-                _ => false,
-            })
+        // Keys come first and are compared as the strings they are.
+        self.entries_from(0)
+            .zip(other.entries_from(0))
+            .all(|(a, b)| a.same_to(b, depth - 1))
     }
 
     /// `=` by the server's comparison.
@@ -239,29 +231,71 @@ impl<'a> Container<'a> {
     }
 }
 
+/// A walk over a container's entries that carries the offset along.
+struct Entries<'a> {
+    container: Container<'a>,
+    data: &'a [u8],
+    index: usize,
+    start: usize,
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        if self.index >= self.container.entries() {
+            return None;
+        }
+        let entry = self.container.word(1 + self.index);
+        let length = (entry & ENTRY_LENGTH_MASK) as usize;
+        let start = self.start;
+        let end = if entry & ENTRY_HAS_OFFSET != 0 {
+            length
+        } else {
+            start + length
+        };
+        self.index += 1;
+        self.start = end;
+        match entry & ENTRY_TYPE_MASK {
+            ENTRY_STRING => self.data.get(start..end).map(Value::String),
+            ENTRY_FALSE => Some(Value::Boolean(false)),
+            ENTRY_TRUE => Some(Value::Boolean(true)),
+            kind @ (ENTRY_NUMERIC | ENTRY_CONTAINER) => {
+                let aligned = self.data.get(start.next_multiple_of(4)..end)?;
+                Some(if kind == ENTRY_NUMERIC {
+                    Value::Number(Number(aligned))
+                } else {
+                    Value::Container(Container(aligned))
+                })
+            }
+            _ => Some(Value::Null),
+        }
+    }
+}
+
 /// How deep our own comparison goes before it leaves the rest to the server's.
 const COMPARE_DEPTH: u32 = 8;
 
-/// A copy in aligned memory, as the server's functions want it.
-struct Aligned(Vec<u64>);
+/// A copy in aligned memory of the server's, as its functions want it. Whatever is as large as a document
+/// is allocated there: a failure is an ERROR then, and ends with the row's memory context.
+struct Aligned(*mut u8);
 
 impl Aligned {
     fn new(bytes: &[u8]) -> Self {
-        let mut words = vec![0u64; bytes.len().div_ceil(8)];
-        for (word, chunk) in words.iter_mut().zip(bytes.chunks(8)) {
-            let mut padded = [0; 8];
-            padded[..chunk.len()].copy_from_slice(chunk);
-            *word = u64::from_ne_bytes(padded);
+        // SAFETY: palloc returns that many bytes, aligned for any type.
+        unsafe {
+            let copy = pg_sys::palloc(bytes.len().max(1)).cast::<u8>();
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy, bytes.len());
+            Aligned(copy)
         }
-        Aligned(words)
     }
 
     fn container(&self) -> *mut pg_sys::JsonbContainer {
-        self.0.as_ptr().cast_mut().cast()
+        self.0.cast()
     }
 
     fn datum(&self) -> pg_sys::Datum {
-        pg_sys::Datum::from(self.0.as_ptr())
+        pg_sys::Datum::from(self.0)
     }
 }
 
@@ -314,14 +348,12 @@ impl Number<'_> {
         ))
     }
 
-    fn text(self) -> Vec<u8> {
-        if let Some((value, 0)) = self.integer() {
-            return value.to_string().into_bytes();
-        }
+    /// As `numeric_out` writes it.
+    fn text<'a>(self) -> &'a [u8] {
         let copy = Aligned::new(self.0);
         // SAFETY: numeric_out takes a numeric and returns a palloc'd C string.
         unsafe {
-            owned_cstr(
+            value::cstr_bytes(
                 value::call(
                     pg_sys::numeric_out,
                     std::ptr::null_mut(),
@@ -366,6 +398,22 @@ pub enum Value<'a> {
 }
 
 impl Value<'_> {
+    /// A number that is written as an integer and fits.
+    fn integer(self) -> Option<i64> {
+        match self {
+            Value::Number(number) => match number.integer()? {
+                (value, 0) => Some(value),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// [`Json::text`] in memory of the server's, so that nothing of ours is alive when a cast of it raises.
+    fn plain_text<'a>(self) -> Option<&'a CStr> {
+        Some(value::palloc_cstring(&self.text()?))
+    }
+
     fn same_to(self, other: Value<'_>, depth: u32) -> bool {
         match (self, other) {
             (Value::Null, Value::Null) => true,
@@ -390,9 +438,9 @@ impl Json for Value<'_> {
         }
     }
 
-    fn get(self, key: &str) -> Option<Self> {
+    fn member(self, key: &[u8]) -> Option<Self> {
         match self {
-            Value::Container(c) if c.is_object() => c.find(key.as_bytes()),
+            Value::Container(c) if c.is_object() => c.find(key),
             _ => None,
         }
     }
@@ -414,14 +462,21 @@ impl Json for Value<'_> {
             Value::Null => return None,
             Value::Boolean(true) => Cow::Borrowed(&b"true"[..]),
             Value::Boolean(false) => Cow::Borrowed(&b"false"[..]),
-            Value::Number(number) => Cow::Owned(number.text()),
+            Value::Number(number) => match number.integer() {
+                Some((value, 0)) => Cow::Owned(value.to_string().into_bytes()),
+                _ => Cow::Borrowed(number.text()),
+            },
             Value::String(text) => Cow::Borrowed(text),
             Value::Container(c) => {
                 let copy = Aligned::new(c.0);
                 // SAFETY: a whole container in aligned memory; the result is a palloc'd C string.
-                Cow::Owned(owned_cstr(unsafe {
-                    pg_sys::JsonbToCString(std::ptr::null_mut(), copy.container(), c.0.len() as i32)
-                }))
+                Cow::Borrowed(unsafe {
+                    value::cstr_bytes(pg_sys::JsonbToCString(
+                        std::ptr::null_mut(),
+                        copy.container(),
+                        c.0.len() as i32,
+                    ))
+                })
             }
         })
     }
@@ -435,91 +490,68 @@ impl Json for Value<'_> {
     }
 
     fn as_bigint(self) -> Option<i64> {
-        if let Value::Number(number) = self
-            && let Some((value, 0)) = number.integer()
-        {
-            return Some(value);
-        }
-        let text = nul_terminated(self.text()?);
-        quietly(|| cast_bigint(&text))
+        self.integer()
+            .or_else(|| quietly(cast_bigint, &self.text()?))
     }
 
     fn to_bigint(self) -> Option<i64> {
-        if let Value::Number(number) = self
-            && let Some((value, 0)) = number.integer()
-        {
-            return Some(value);
-        }
-        let text = nul_terminated(self.text()?);
-        Some(cast_bigint(&text))
+        self.integer()
+            .or_else(|| Some(value::cast_or_raise(value::Cast::Bigint, self.plain_text()?) as i64))
     }
 
     fn as_boolean(self) -> Option<bool> {
-        if let Value::Boolean(value) = self {
-            return Some(value);
+        match self {
+            Value::Boolean(value) => Some(value),
+            _ => quietly(cast_boolean, &self.text()?),
         }
-        let text = nul_terminated(self.text()?);
-        quietly(|| cast_boolean(&text))
     }
 
     fn to_boolean(self) -> Option<bool> {
-        if let Value::Boolean(value) = self {
-            return Some(value);
+        match self {
+            Value::Boolean(value) => Some(value),
+            _ => Some(value::cast_or_raise(value::Cast::Boolean, self.plain_text()?) != 0),
         }
-        let text = nul_terminated(self.text()?);
-        Some(cast_boolean(&text))
     }
 
     fn every_member(self, mut f: impl FnMut(&[u8], Self) -> bool) -> bool {
         let Value::Container(c) = self else {
             return true;
         };
-        !c.is_object()
-            || (0..c.count()).all(|i| match (c.key(i), c.entry(c.count(), i)) {
-                (Some(key), Some(value)) => f(key, value),
-                _ => true,
-            })
+        !c.is_object() || c.members().all(|(key, value)| f(key, value))
     }
 }
 
-/// jsonb text holds no NUL, so that the server's input functions can take it as a C string.
-fn nul_terminated(text: Cow<'_, [u8]>) -> Vec<u8> {
-    let mut text = text.into_owned();
-    text.push(0);
-    text
+fn cast_bigint(text: &CStr) -> i64 {
+    // SAFETY: int8in takes a C string.
+    unsafe { cast(pg_sys::int8in, text).value() as i64 }
 }
 
-fn cast_bigint(text: &[u8]) -> i64 {
-    // SAFETY: int8in takes a NUL-terminated string.
-    unsafe {
-        value::call(
-            pg_sys::int8in,
-            std::ptr::null_mut(),
-            pg_sys::InvalidOid,
-            &[pg_sys::Datum::from(text.as_ptr())],
-        )
-        .value() as i64
+fn cast_boolean(text: &CStr) -> bool {
+    // SAFETY: boolin takes a C string.
+    unsafe { cast(pg_sys::boolin, text).value() != 0 }
+}
+
+/// # Safety
+/// `input` is an input function of one argument.
+unsafe fn cast(
+    input: unsafe fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
+    text: &CStr,
+) -> pg_sys::Datum {
+    let argument = [pg_sys::Datum::from(text.as_ptr())];
+    // SAFETY: by contract.
+    unsafe { value::call(input, std::ptr::null_mut(), pg_sys::InvalidOid, &argument) }
+}
+
+/// What an input function makes of a text, or `None` where it raises. It takes no lock, opens nothing and
+/// changes nothing, so that its error can be dropped without a subtransaction. A text much longer than any
+/// number is not worth asking about, and its error would carry it along.
+fn quietly<T>(cast: fn(&CStr) -> T, text: &[u8]) -> Option<T> {
+    const LONGEST: usize = 512;
+    if text.len() > LONGEST {
+        return None;
     }
-}
-
-fn cast_boolean(text: &[u8]) -> bool {
-    // SAFETY: boolin takes a NUL-terminated string.
-    unsafe {
-        value::call(
-            pg_sys::boolin,
-            std::ptr::null_mut(),
-            pg_sys::InvalidOid,
-            &[pg_sys::Datum::from(text.as_ptr())],
-        )
-        .value()
-            != 0
-    }
-}
-
-/// The answer of an input function, or `None` where it raises. It takes no lock, opens nothing and
-/// changes nothing, so that its error can be dropped without a subtransaction.
-fn quietly<T>(cast: impl FnOnce() -> T + std::panic::UnwindSafe) -> Option<T> {
-    PgTryBuilder::new(|| Some(cast()))
+    let text = CString::new(text).ok()?;
+    PgTryBuilder::new(|| Some(cast(&text)))
         .catch_when(
             pgrx::PgSqlErrorCode::ERRCODE_INVALID_TEXT_REPRESENTATION,
             |_| None,

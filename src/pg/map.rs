@@ -7,6 +7,7 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::error::Failure;
 use super::invalidation::{self, Memory};
+use super::value;
 use crate::protocol::tables::{MAX_COLUMNS, Table, Type};
 
 /// Attribute numbers of a view's columns.
@@ -32,6 +33,22 @@ thread_local! {
 
 pub fn forget(relation: pg_sys::Oid) {
     MAPS.with_borrow_mut(|maps| maps.forget(relation));
+}
+
+/// The protocol's type with this OID.
+pub fn known_type(oid: pg_sys::Oid) -> Option<Type> {
+    const ALL: [Type; 9] = [
+        Type::Bigint,
+        Type::Boolean,
+        Type::Integer,
+        Type::Jsonb,
+        Type::Text,
+        Type::Timestamptz,
+        Type::Uuid,
+        Type::UuidArray,
+        Type::Xid8,
+    ];
+    ALL.into_iter().find(|ty| type_oid(*ty) == oid)
 }
 
 fn type_oid(ty: Type) -> pg_sys::Oid {
@@ -111,21 +128,26 @@ unsafe fn build<T: Table>(relation: pg_sys::Relation) -> Map {
     };
     for (i, column) in T::COLUMNS.iter().enumerate() {
         // SAFETY: by contract, and a tuple descriptor has natts attributes.
-        let found = unsafe {
-            (1..=(*(*relation).rd_att).natts as i16).find_map(|number| {
-                let attribute = attribute_of(relation, number);
-                let name = CStr::from_ptr(attribute.attname.data.as_ptr());
-                (!attribute.attisdropped && name.to_bytes() == column.name.as_bytes())
-                    .then_some((attribute.attnum, attribute.atttypid))
-            })
-        };
+        let found =
+            unsafe {
+                (1..=(*(*relation).rd_att).natts as i16).find_map(|number| {
+                    let attribute = attribute_of(relation, number);
+                    let name = CStr::from_ptr(attribute.attname.data.as_ptr());
+                    (!attribute.attisdropped && name.to_bytes() == column.name.as_bytes())
+                        .then_some((attribute.attnum, attribute.atttypid, attribute.attcollation))
+                })
+            };
         match found {
-            Some((number, ty)) if ty == type_oid(column.ty) => {
+            Some((number, ty, collation)) if ty == type_oid(column.ty) => {
+                if !value::is_binary(collation) {
+                    // SAFETY: by contract.
+                    unsafe { refuse_collation::<T>(relation, column.name) }
+                }
                 map.attributes[i] = number;
                 map.last = map.last.max(number);
             }
             // SAFETY: by contract.
-            other => unsafe { refuse::<T>(relation, i, other.map(|(_, ty)| ty)) },
+            other => unsafe { refuse::<T>(relation, i, other.map(|(_, ty, _)| ty)) },
         }
     }
     map
@@ -165,6 +187,22 @@ unsafe fn refuse<T: Table>(
         },
     )
     .hint("Put the column back as the protocol defines it: SELECT * FROM opengeni_guards.status().")
+    .raise()
+}
+
+/// # Safety
+/// `relation` is open.
+unsafe fn refuse_collation<T: Table>(relation: pg_sys::Relation, column: &str) -> ! {
+    // SAFETY: by contract.
+    let table = unsafe { qualified_name(relation) };
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+        format!(
+            "column \"{column}\" of table {table}, which guard {} reads, has a nondeterministic collation",
+            T::GUARD
+        ),
+    )
+    .hint("The protocol compares text by its bytes: give the column a deterministic collation.")
     .raise()
 }
 

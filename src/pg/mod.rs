@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+pub mod chain;
 pub mod error;
 pub mod identity;
 pub mod invalidation;

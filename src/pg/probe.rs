@@ -23,17 +23,25 @@ use crate::protocol::tables::Table;
 pub enum Key<'k> {
     Uuid(&'k [u8; 16]),
     Text(&'k [u8]),
+    /// A text that belongs to the question itself, so that a partial index for it serves.
+    Word(&'static str),
+}
+
+unsafe extern "C-unwind" {
+    fn find_inheritance_children(parent: pg_sys::Oid, mode: pg_sys::LOCKMODE) -> *mut pg_sys::List;
 }
 
 /// How an answer's row is locked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Lock {
+    ForShare,
     ForUpdate,
 }
 
 impl Lock {
     fn mode(self) -> pg_sys::LockTupleMode::Type {
         match self {
+            Lock::ForShare => pg_sys::LockTupleMode::LockTupleShare,
             Lock::ForUpdate => pg_sys::LockTupleMode::LockTupleExclusive,
         }
     }
@@ -46,21 +54,42 @@ pub fn exists<T: Table>(
     mut condition: impl FnMut(&Row<'_, T>) -> bool,
 ) -> bool {
     let mut found = false;
-    Probe::open(near, keys, None).scan(|row| {
-        found = condition(row);
-        !found
-    });
+    Probe::open(near, keys, None).scan(
+        |_| true,
+        |row| {
+            found = condition(row);
+            !found
+        },
+    );
     found
 }
 
-/// Locks the rows that have these keys, waiting for whoever holds them, and shows each as it is then.
+/// Whether any row of `T` has `id` in one of these columns: by an index for each, or else by one reading of
+/// the whole table.
+pub fn any_refers<T: Table>(near: &Relation<'_>, columns: &[T], id: &[u8; 16]) -> bool {
+    let by_index = columns
+        .iter()
+        .all(|column| Probe::open(near, &[(*column, Key::Uuid(id))], None).has_index());
+    if by_index {
+        return columns
+            .iter()
+            .any(|column| exists(near, &[(*column, Key::Uuid(id))], |_| true));
+    }
+    exists(near, &[], |row: &Row<'_, T>| {
+        columns.iter().any(|column| row.uuid(*column) == Some(id))
+    })
+}
+
+/// Locks the rows that have these keys and satisfy `condition`, waiting for whoever holds them, and shows
+/// each that still does so then.
 pub fn lock_each<T: Table>(
     near: &Relation<'_>,
     keys: &[(T, Key<'_>)],
     lock: Lock,
+    condition: impl Fn(&Row<'_, T>) -> bool,
     mut visit: impl FnMut(&Row<'_, T>),
 ) {
-    Probe::open(near, keys, Some(lock)).scan(|row| {
+    Probe::open(near, keys, Some(lock)).scan(condition, |row| {
         visit(row);
         true
     });
@@ -68,7 +97,13 @@ pub fn lock_each<T: Table>(
 
 /// The most equality columns that a question has.
 const MAX_KEYS: usize = 4;
-type Attributes = [i16; MAX_KEYS];
+
+/// What a question's index depends on: its equality columns and the words that some have to equal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Asked {
+    attributes: [i16; MAX_KEYS],
+    words: [Option<&'static str>; MAX_KEYS],
+}
 
 /// A usable index for a set of equality columns.
 #[derive(Clone, Copy)]
@@ -86,11 +121,12 @@ struct Choice {
 }
 
 thread_local! {
-    static CHOICES: RefCell<Memory<Attributes, Choice>> = const { RefCell::new(Memory::new()) };
+    static CHOICES: RefCell<Memory<Asked, Choice>> = const { RefCell::new(Memory::new()) };
 }
 
 pub fn forget(relation: pg_sys::Oid) {
     CHOICES.with_borrow_mut(|choices| choices.forget(relation));
+    SIBLINGS.with_borrow_mut(|siblings| siblings.forget(relation));
 }
 
 struct Probe<'k, T> {
@@ -101,7 +137,7 @@ struct Probe<'k, T> {
 
 impl<'k, T: Table> Probe<'k, T> {
     fn open(near: &Relation<'_>, keys: &'k [(T, Key<'k>)], lock: Option<Lock>) -> Self {
-        debug_assert!(!keys.is_empty() && keys.len() <= MAX_KEYS);
+        debug_assert!(keys.len() <= MAX_KEYS);
         let mode = match lock {
             None => pg_sys::AccessShareLock,
             Some(_) => pg_sys::RowShareLock,
@@ -113,8 +149,27 @@ impl<'k, T: Table> Probe<'k, T> {
         }
     }
 
-    /// Visits the rows that have the keys, until `visit` answers false.
-    fn scan(self, mut visit: impl FnMut(&Row<'_, T>) -> bool) {
+    /// Whether an index serves the question.
+    fn has_index(self) -> bool {
+        // SAFETY: the table is open.
+        unsafe {
+            let asked = asked_by(&map::of::<T>(self.table), self.keys);
+            let index = open_index(self.table, &asked);
+            if let Some((index, _)) = index {
+                pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
+            }
+            pg_sys::relation_close(self.table, pg_sys::NoLock as pg_sys::LOCKMODE);
+            index.is_some()
+        }
+    }
+
+    /// Visits the rows that have the keys and satisfy `condition`, until `visit` answers false.
+    fn scan(
+        self,
+        condition: impl Fn(&Row<'_, T>) -> bool,
+        mut visit: impl FnMut(&Row<'_, T>) -> bool,
+    ) {
+        let fits = |row: &Row<'_, T>| has_keys(row, self.keys) && condition(row);
         // SAFETY: the table is open; each step is the server's own scan protocol in order. On an
         // error the transaction's resource owner closes what is open here.
         unsafe {
@@ -126,13 +181,13 @@ impl<'k, T: Table> Probe<'k, T> {
             let cursor = Cursor::open(self.table, &map, snapshot, self.keys);
             while cursor.next(slot) {
                 let row = Row::<T>::mapped(map, slot);
-                if !has_keys(&row, self.keys) {
+                if !fits(&row) {
                     continue;
                 }
                 if let Some(lock) = self.lock {
                     // What was locked may be a later version than what was read.
                     if !lock_row(self.table, slot, snapshot, lock)
-                        || !has_keys(&Row::<T>::mapped(map, slot), self.keys)
+                        || !fits(&Row::<T>::mapped(map, slot))
                     {
                         continue;
                     }
@@ -154,40 +209,85 @@ fn has_keys<T: Table>(row: &Row<'_, T>, keys: &[(T, Key<'_>)]) -> bool {
     keys.iter().all(|(column, key)| match key {
         Key::Uuid(uuid) => row.uuid(*column) == Some(*uuid),
         Key::Text(text) => row.text(*column) == Some(*text),
+        Key::Word(word) => row.text(*column) == Some(word.as_bytes()),
     })
+}
+
+thread_local! {
+    /// The sibling that a view's name led to from a relation's schema.
+    static SIBLINGS: RefCell<Memory<(u32, usize), pg_sys::Oid>> = const { RefCell::new(Memory::new()) };
 }
 
 /// Opens the ordinary table of `T`'s name in the schema of `near`.
 fn open_sibling<T: Table>(near: &Relation<'_>, mode: pg_sys::LOCKMODE) -> pg_sys::Relation {
-    let schema = near.schema_oid();
-    let name = std::ffi::CString::new(T::NAME).unwrap_or_default();
+    // Remembered under its own OID, so that whatever happens to the sibling makes it forgotten: a
+    // rename, a drop, another schema. A table that takes the name is found when this one is gone.
+    let key = (near.schema_oid().to_u32(), T::NAME.as_ptr() as usize);
     loop {
-        // SAFETY: catalogue look-up by name and namespace; try_table_open checks that it still exists.
-        unsafe {
-            let oid = pg_sys::get_relname_relid(name.as_ptr(), schema);
-            if oid == pg_sys::InvalidOid {
-                missing::<T>(near);
+        let before = invalidation::epoch();
+        let known = SIBLINGS.with_borrow(|siblings| siblings.find_by_key(&key));
+        let oid = known.unwrap_or_else(|| sibling_oid::<T>(near));
+        // SAFETY: try_relation_open checks that the relation still exists once it is locked.
+        let relation = unsafe { pg_sys::try_relation_open(oid, mode) };
+        // Dropped or renamed while we waited for the lock: ask again.
+        if relation.is_null() || invalidation::epoch() != before && sibling_oid::<T>(near) != oid {
+            if !relation.is_null() {
+                // SAFETY: opened above.
+                unsafe { pg_sys::relation_close(relation, mode) };
             }
-            let relation = pg_sys::try_relation_open(oid, mode);
-            // Dropped or renamed while we waited for the lock: ask again.
-            if relation.is_null() || pg_sys::get_relname_relid(name.as_ptr(), schema) != oid {
-                if !relation.is_null() {
-                    pg_sys::relation_close(relation, mode);
-                }
-                continue;
-            }
-            if (*(*relation).rd_rel).relkind as u8 != pg_sys::RELKIND_RELATION {
-                Failure::new(
-                    PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-                    format!(
-                        "{}, which guard {} reads, is not an ordinary table",
-                        map::qualified_name(relation),
-                        T::GUARD
-                    ),
-                )
-                .raise();
-            }
-            return relation;
+            SIBLINGS.with_borrow_mut(|siblings| siblings.forget(oid));
+            continue;
+        }
+        if known.is_none() {
+            // SAFETY: the relation is open.
+            unsafe { require_ordinary::<T>(relation) };
+            SIBLINGS.with_borrow_mut(|siblings| siblings.put(oid, key, oid));
+        }
+        return relation;
+    }
+}
+
+fn sibling_oid<T: Table>(near: &Relation<'_>) -> pg_sys::Oid {
+    let name = std::ffi::CString::new(T::NAME).unwrap_or_default();
+    // SAFETY: a catalogue look-up by name and namespace.
+    let oid = unsafe { pg_sys::get_relname_relid(name.as_ptr(), near.schema_oid()) };
+    if oid == pg_sys::InvalidOid {
+        missing::<T>(near);
+    }
+    oid
+}
+
+/// # Safety
+/// The relation is open.
+unsafe fn require_ordinary<T: Table>(relation: pg_sys::Relation) {
+    // SAFETY: by contract.
+    unsafe {
+        if (*(*relation).rd_rel).relkind as u8 != pg_sys::RELKIND_RELATION {
+            Failure::new(
+                PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+                format!(
+                    "{}, which guard {} reads, is not an ordinary table",
+                    map::qualified_name(relation),
+                    T::GUARD
+                ),
+            )
+            .raise();
+        }
+        let no_lock = pg_sys::NoLock as pg_sys::LOCKMODE;
+        if (*(*relation).rd_rel).relhassubclass
+            && !pg_guard_ffi_boundary(|| find_inheritance_children((*relation).rd_id, no_lock))
+                .is_null()
+        {
+            Failure::new(
+                PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+                format!(
+                    "table {}, which guard {} reads, has child tables, which it does not read",
+                    map::qualified_name(relation),
+                    T::GUARD
+                ),
+            )
+            .hint("Let no table inherit from the protocol's tables.")
+            .raise();
         }
     }
 }
@@ -266,13 +366,14 @@ impl Cursor {
     ) -> Cursor {
         // SAFETY: by contract.
         unsafe {
-            let attributes = attributes_of(map, keys);
-            if let Some((index, choice)) = open_index(table, &attributes) {
+            let asked = asked_by(map, keys);
+            if let Some((index, choice)) = open_index(table, &asked) {
                 let mut bound: [pg_sys::ScanKeyData; MAX_KEYS] = Default::default();
                 for (i, entry) in bound.iter_mut().enumerate().take(choice.bound) {
                     let argument = match keys[choice.key[i]].1 {
                         Key::Uuid(uuid) => pg_sys::Datum::from(uuid.as_ptr()),
                         Key::Text(text) => value::text_datum(text),
+                        Key::Word(word) => value::text_datum(word.as_bytes()),
                     };
                     pg_sys::ScanKeyEntryInitialize(
                         entry,
@@ -373,33 +474,36 @@ unsafe fn begin_index_scan(
     }
 }
 
-fn attributes_of<T: Table>(map: &Map, keys: &[(T, Key<'_>)]) -> Attributes {
-    let mut attributes = [0; MAX_KEYS];
-    for (attribute, (column, _)) in attributes.iter_mut().zip(keys) {
-        *attribute = map.attribute(*column);
+fn asked_by<T: Table>(map: &Map, keys: &[(T, Key<'_>)]) -> Asked {
+    let mut asked = Asked {
+        attributes: [0; MAX_KEYS],
+        words: [None; MAX_KEYS],
+    };
+    for (i, (column, key)) in keys.iter().enumerate().take(MAX_KEYS) {
+        asked.attributes[i] = map.attribute(*column);
+        if let Key::Word(word) = key {
+            asked.words[i] = Some(word);
+        }
     }
-    attributes
+    asked
 }
 
 /// The index for these equality columns, opened; `None` where the heap has to be read.
 ///
 /// # Safety
 /// The table is open.
-unsafe fn open_index(
-    table: pg_sys::Relation,
-    attributes: &Attributes,
-) -> Option<(pg_sys::Relation, Choice)> {
+unsafe fn open_index(table: pg_sys::Relation, asked: &Asked) -> Option<(pg_sys::Relation, Choice)> {
     // SAFETY: by contract. An index that was dropped or broken since it was chosen is chosen anew.
     unsafe {
         let oid = (*table).rd_id;
         for _ in 0..8 {
-            let choice = match CHOICES.with_borrow(|choices| choices.get(oid, attributes)) {
+            let choice = match CHOICES.with_borrow(|choices| choices.get(oid, asked)) {
                 Some(choice) => choice,
                 None => {
                     let before = invalidation::epoch();
-                    let choice = choose(table, attributes);
-                    if invalidation::epoch() == before {
-                        CHOICES.with_borrow_mut(|choices| choices.put(oid, *attributes, choice));
+                    let (choice, lasting) = choose(table, asked);
+                    if lasting && invalidation::epoch() == before {
+                        CHOICES.with_borrow_mut(|choices| choices.put(oid, *asked, choice));
                     }
                     choice
                 }
@@ -413,7 +517,7 @@ unsafe fn open_index(
                 pg_sys::AccessShareLock as pg_sys::LOCKMODE,
             );
             let usable = !index.is_null()
-                && (invalidation::epoch() == before || bind(index, table, attributes).is_some());
+                && (invalidation::epoch() == before || bind(index, table, asked).is_some());
             if usable {
                 return Some((index, choice));
             }
@@ -426,11 +530,12 @@ unsafe fn open_index(
     }
 }
 
-/// The valid index that leads to one row, or else the one that binds most leading columns.
+/// The valid index that leads to one row, or else the one that binds most leading columns; and whether that
+/// stays so until the catalogue changes: an index that is too young now comes of age in silence.
 ///
 /// # Safety
 /// The table is open.
-unsafe fn choose(table: pg_sys::Relation, attributes: &Attributes) -> Choice {
+unsafe fn choose(table: pg_sys::Relation, asked: &Asked) -> (Choice, bool) {
     let mut best = Choice {
         index: pg_sys::InvalidOid,
         bound: 0,
@@ -438,6 +543,7 @@ unsafe fn choose(table: pg_sys::Relation, attributes: &Attributes) -> Choice {
         key: [0; MAX_KEYS],
         equal: [pg_sys::InvalidOid; MAX_KEYS],
     };
+    let mut lasting = true;
     // SAFETY: by contract.
     unsafe {
         let list = pg_sys::RelationGetIndexList(table);
@@ -448,7 +554,8 @@ unsafe fn choose(table: pg_sys::Relation, attributes: &Attributes) -> Choice {
             if index.is_null() {
                 continue;
             }
-            if let Some(choice) = bind(index, table, attributes)
+            lasting &= !is_too_young(index);
+            if let Some(choice) = bind(index, table, asked)
                 && (choice.unique, choice.bound) > (best.unique, best.bound)
             {
                 best = choice;
@@ -457,7 +564,92 @@ unsafe fn choose(table: pg_sys::Relation, attributes: &Attributes) -> Choice {
         }
         pg_sys::list_free(list);
     }
-    best
+    (best, lasting)
+}
+
+/// Whether old rows may be missing from the index for snapshots that are still in use: rows that were
+/// updated in place before it was built.
+///
+/// # Safety
+/// The index is open.
+unsafe fn is_too_young(index: pg_sys::Relation) -> bool {
+    // SAFETY: by contract; an index has its catalogue row.
+    unsafe {
+        if !(*(*index).rd_index).indcheckxmin {
+            return false;
+        }
+        let header = (*(*index).rd_indextuple).t_data;
+        let frozen =
+            u32::from((*header).t_infomask) & pg_sys::HEAP_XMIN_FROZEN == pg_sys::HEAP_XMIN_FROZEN;
+        let built_by = (*header).t_choice.t_heap.t_xmin;
+        !frozen && !pg_sys::TransactionIdPrecedes(built_by, pg_sys::TransactionXmin)
+    }
+}
+
+/// Whether every row with these keys is in the index: it has no predicate, or one that says only that a
+/// key is not NULL or equals the word that it has to equal anyway.
+///
+/// # Safety
+/// The index is open.
+unsafe fn predicate_holds(index: pg_sys::Relation, asked: &Asked) -> bool {
+    // SAFETY: by contract; each node is read as what its tag says it is.
+    unsafe {
+        let predicate = pg_sys::RelationGetIndexPredicate(index);
+        if predicate.is_null() {
+            return true;
+        }
+        (0..(*predicate).length).all(|n| {
+            let node = pg_sys::list_nth(predicate, n).cast::<pg_sys::Node>();
+            match (*node).type_ {
+                pg_sys::NodeTag::T_NullTest => {
+                    let test = node.cast::<pg_sys::NullTest>();
+                    (*test).nulltesttype == pg_sys::NullTestType::IS_NOT_NULL
+                        && key_of((*test).arg, asked).is_some()
+                }
+                pg_sys::NodeTag::T_OpExpr => equals_word(node.cast(), asked),
+                _ => false,
+            }
+        })
+    }
+}
+
+/// Which key a predicate's plain column is.
+///
+/// # Safety
+/// `node` is an expression node.
+unsafe fn key_of(node: *mut pg_sys::Expr, asked: &Asked) -> Option<usize> {
+    // SAFETY: by contract; read as what its tag says it is.
+    unsafe {
+        if (*node.cast::<pg_sys::Node>()).type_ != pg_sys::NodeTag::T_Var {
+            return None;
+        }
+        let attribute = (*node.cast::<pg_sys::Var>()).varattno;
+        let is_key = |a: &i16| attribute > 0 && *a == attribute;
+        asked.attributes.iter().position(is_key)
+    }
+}
+
+/// Whether a predicate is `column = 'word'` for a column that has to equal that word.
+///
+/// # Safety
+/// `node` is an operator expression.
+unsafe fn equals_word(node: *mut pg_sys::OpExpr, asked: &Asked) -> bool {
+    // SAFETY: by contract; arguments are read as what their tags say they are.
+    unsafe {
+        let arguments = (*node).args;
+        if (*node).opno.to_u32() != pg_sys::TextEqualOperator || (*arguments).length != 2 {
+            return false;
+        }
+        let constant = pg_sys::list_nth(arguments, 1).cast::<pg_sys::Node>();
+        if (*constant).type_ != pg_sys::NodeTag::T_Const {
+            return false;
+        }
+        let constant = constant.cast::<pg_sys::Const>();
+        let key = key_of(pg_sys::list_nth(arguments, 0).cast(), asked);
+        let word = key.and_then(|key| asked.words[key]);
+        !(*constant).constisnull
+            && word.is_some_and(|w| value::payload((*constant).constvalue) == w.as_bytes())
+    }
 }
 
 /// How an index serves these equality columns, if it does: complete, valid, whole-table, btree, with
@@ -465,21 +657,16 @@ unsafe fn choose(table: pg_sys::Relation, attributes: &Attributes) -> Choice {
 ///
 /// # Safety
 /// Both relations are open.
-unsafe fn bind(
-    index: pg_sys::Relation,
-    table: pg_sys::Relation,
-    attributes: &Attributes,
-) -> Option<Choice> {
+unsafe fn bind(index: pg_sys::Relation, table: pg_sys::Relation, asked: &Asked) -> Option<Choice> {
     // SAFETY: by contract; the arrays have an element per key column.
     unsafe {
         let form = (*index).rd_index;
         if form.is_null()
             || (*form).indrelid != (*table).rd_id
             || !(*form).indisvalid
-            // Its oldest rows may be missing from it for snapshots that are still in use.
-            || (*form).indcheckxmin
+            || is_too_young(index)
             || (*(*index).rd_rel).relam != pg_sys::BTREE_AM_OID
-            || !pg_sys::RelationGetIndexPredicate(index).is_null()
+            || !predicate_holds(index, asked)
         {
             return None;
         }
@@ -492,7 +679,8 @@ unsafe fn bind(
         };
         let columns = (*form).indkey.values.as_slice((*form).indnkeyatts as usize);
         for (i, column) in columns.iter().enumerate() {
-            let Some(key) = attributes.iter().position(|a| a == column && *a > 0) else {
+            let bound = |a: &i16| a == column && *a > 0;
+            let Some(key) = asked.attributes.iter().position(bound) else {
                 break;
             };
             let family = *(*index).rd_opfamily.add(i);

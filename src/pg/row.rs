@@ -9,6 +9,65 @@ use super::map::{self, Map};
 use super::value;
 use crate::protocol::tables::{Table, Type};
 
+/// An attribute of the row in a slot; `None` for NULL.
+///
+/// # Safety
+/// The slot is deformed at least up to this attribute.
+unsafe fn attribute_value(slot: *mut pg_sys::TupleTableSlot, number: i16) -> Option<pg_sys::Datum> {
+    let index = number as usize - 1;
+    // SAFETY: by contract.
+    unsafe {
+        let slot = &*slot;
+        (!*slot.tts_isnull.add(index)).then(|| *slot.tts_values.add(index))
+    }
+}
+
+/// How whole rows are compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    /// As records: by each type's own equality.
+    Record,
+    /// As `to_jsonb` of both would compare.
+    Json,
+    /// As they are stored: what is alike is equal, what is not may be.
+    Image,
+}
+
+/// The first attribute that differs between two rows of a relation, whatever columns it has by now.
+/// Generated columns are left out: they say nothing of their own, and a stored one is not computed yet.
+///
+/// # Safety
+/// Both slots hold rows of the open relation.
+pub unsafe fn first_difference(
+    relation: pg_sys::Relation,
+    old: *mut pg_sys::TupleTableSlot,
+    new: *mut pg_sys::TupleTableSlot,
+    except: &[&str],
+    comparison: Comparison,
+) -> Option<i16> {
+    // SAFETY: by contract.
+    unsafe {
+        let count = (*(*relation).rd_att).natts;
+        for slot in [old, new] {
+            if i32::from((*slot).tts_nvalid) < count {
+                pg_sys::slot_getsomeattrs_int(slot, count);
+            }
+        }
+        (1..=count as i16).find(|number| {
+            let attribute = map::attribute_of(relation, *number);
+            let name = std::ffi::CStr::from_ptr(attribute.attname.data.as_ptr()).to_bytes();
+            !attribute.attisdropped
+                && attribute.attgenerated == 0
+                && !except.iter().any(|e| e.as_bytes() == name)
+                && match (attribute_value(old, *number), attribute_value(new, *number)) {
+                    (None, None) => false,
+                    (Some(a), Some(b)) => !value::same_attribute(attribute, a, b, comparison),
+                    _ => true,
+                }
+        })
+    }
+}
+
 /// One version of a row. Values stay in the slot.
 #[derive(Clone, Copy)]
 pub struct Row<'a, T> {
@@ -42,12 +101,8 @@ impl<'a, T: Table> Row<'a, T> {
     }
 
     fn datum(&self, column: T) -> Option<pg_sys::Datum> {
-        let index = self.map.attribute(column) as usize - 1;
         // SAFETY: the slot is deformed up to the map's last attribute.
-        unsafe {
-            let slot = &*self.slot;
-            (!*slot.tts_isnull.add(index)).then(|| *slot.tts_values.add(index))
-        }
+        unsafe { attribute_value(self.slot, self.map.attribute(column)) }
     }
 
     fn typed(&self, column: T, ty: Type) -> Option<pg_sys::Datum> {
@@ -101,17 +156,28 @@ impl<'a, T: Table> Row<'a, T> {
 
     /// `self.column IS DISTINCT FROM other.column`, for two rows of one table.
     pub fn distinct(&self, other: &Row<'_, T>, column: T) -> bool {
-        match (self.datum(column), other.datum(column)) {
-            (None, None) => false,
-            (Some(a), Some(b)) => {
-                // SAFETY: the map checked the type of both; the descriptor is the slot's own.
-                unsafe {
+        self.distinct_from(column, other, column)
+    }
+
+    /// `self.column IS DISTINCT FROM other.theirs`, for columns of one type.
+    pub fn distinct_from<U: Table>(&self, column: T, other: &Row<'_, U>, theirs: U) -> bool {
+        let ty = column.column().ty;
+        debug_assert_eq!(ty, theirs.column().ty);
+        let (mine, theirs) = (self.map.attribute(column), other.map.attribute(theirs));
+        // SAFETY: the maps checked the types; the descriptor is the slot's own.
+        unsafe {
+            match (
+                attribute_value(self.slot, mine),
+                attribute_value(other.slot, theirs),
+            ) {
+                (None, None) => false,
+                (Some(a), Some(b)) => {
                     let descriptor = (*self.slot).tts_tupleDescriptor;
-                    let attribute = map::attribute(descriptor, self.map.attribute(column));
-                    !value::equal(column.column().ty, attribute.attcollation, a, b)
+                    let collation = map::attribute(descriptor, mine).attcollation;
+                    !value::equal(ty, collation, a, b)
                 }
+                _ => true,
             }
-            _ => true,
         }
     }
 

@@ -4,6 +4,8 @@ use std::ffi::CStr;
 
 use pgrx::pg_sys;
 
+use super::value;
+
 /// `current_setting(name, true)`: the value stays valid until the setting changes.
 pub fn setting(name: &CStr) -> Option<&CStr> {
     // SAFETY: GetConfigOption returns NULL or a NUL-terminated string that the setting owns.
@@ -41,5 +43,19 @@ pub fn is_foreign_and_unfinished(id: u64) -> bool {
         }
         let xid = pg_sys::TransactionId::from(id as u32);
         pg_sys::TransactionIdIsInProgress(xid) && !pg_sys::TransactionIdIsCurrentTransactionId(xid)
+    }
+}
+
+/// `pg_trigger_depth()`, as a function called by the current trigger would see it.
+pub fn trigger_depth() -> i32 {
+    // SAFETY: takes no argument and reads backend state.
+    unsafe {
+        value::call(
+            pg_sys::pg_trigger_depth,
+            std::ptr::null_mut(),
+            pg_sys::InvalidOid,
+            &[],
+        )
+        .value() as i32
     }
 }

@@ -189,9 +189,9 @@ mod tests {
     fn whole_numbers_are_recognised() {
         assert_eq!(
             disagreements(
-                "docs, unnest(ARRAY[0, 1, 1000, 10000, 99999999, 100000000, 9223372036854775807, -9223372036854775807]) n
-                 WHERE tests.ours_is_number(doc, n) IS DISTINCT FROM
-                   CASE WHEN jsonb_typeof(doc) = 'number' THEN doc::numeric = n ELSE false END"
+                "docs, unnest(ARRAY[0, 1, 1000, 10000, 99999999, 100000000, 9223372036854775807, -9223372036854775807]) wanted
+                 WHERE tests.ours_is_number(doc, wanted) IS DISTINCT FROM
+                   CASE WHEN jsonb_typeof(doc) = 'number' THEN doc::numeric = wanted ELSE false END"
             ),
             0
         );

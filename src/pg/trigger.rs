@@ -11,7 +11,8 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::error::{self, Failure, Place};
-use super::row::Row;
+use super::row::{self, Comparison, Row};
+use super::{chain, map};
 use crate::protocol::refusal::Verdict;
 use crate::protocol::tables::Table;
 
@@ -57,6 +58,11 @@ impl Relation<'_> {
         unsafe { CStr::from_ptr(name) }
             .to_string_lossy()
             .into_owned()
+    }
+
+    pub fn has_name(&self, name: &str) -> bool {
+        // SAFETY: a relation's name is NUL-terminated.
+        unsafe { CStr::from_ptr(self.name_cstr()) }.to_bytes() == name.as_bytes()
     }
 
     fn schema_cstr(&self) -> *const c_char {
@@ -107,6 +113,84 @@ impl<'a> Event<'a> {
     }
 }
 
+/// What became of the row that a deferred event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Final {
+    /// It is still the row that the event wrote.
+    Current,
+    /// The transaction wrote it again.
+    Replaced,
+    /// The transaction deleted it; what is shown is what the event wrote.
+    Deleted,
+}
+
+impl<'a> Event<'a> {
+    fn slots(&self) -> (*mut pg_sys::TupleTableSlot, *mut pg_sys::TupleTableSlot) {
+        (self.data.tg_trigslot, self.data.tg_newslot)
+    }
+
+    /// Whether an UPDATE stores anything new: asked first, for no operator is called to find out.
+    pub fn is_rewritten(&self) -> bool {
+        self.first_difference(&[], Comparison::Image).is_some()
+    }
+
+    /// The first column by which an UPDATE's rows differ as records (`NEW IS DISTINCT FROM OLD`).
+    pub fn changed_column(&self) -> Option<i16> {
+        self.first_difference(&[], Comparison::Record)
+    }
+
+    /// The first column but these by which an UPDATE's rows differ as `to_jsonb` would write them.
+    pub fn changed_column_as_json(&self, except: &[&str]) -> Option<i16> {
+        self.first_difference(except, Comparison::Json)
+    }
+
+    fn first_difference(&self, except: &[&str], comparison: Comparison) -> Option<i16> {
+        debug_assert_eq!(self.operation, Operation::Update);
+        let (old, new) = self.slots();
+        // SAFETY: the event holds its relation and slots for as long as the trigger runs.
+        unsafe { row::first_difference(self.data.tg_relation, old, new, except, comparison) }
+    }
+
+    /// Whether the trigger that fired is bound to this operation.
+    pub fn trigger_fires_on(&self, operation: Operation) -> bool {
+        let bit = match operation {
+            Operation::Insert => pg_sys::TRIGGER_TYPE_INSERT,
+            Operation::Update => pg_sys::TRIGGER_TYPE_UPDATE,
+            Operation::Delete => pg_sys::TRIGGER_TYPE_DELETE,
+            Operation::Truncate => pg_sys::TRIGGER_TYPE_TRUNCATE,
+        };
+        // SAFETY: the event's own trigger.
+        i64::from(unsafe { (*self.data.tg_trigger).tgtype }) & i64::from(bit) != 0
+    }
+
+    /// Judges the row of a deferred event as the transaction leaves it.
+    ///
+    /// It is found along the update chain of the tuple that the event wrote, never by key: a key can be
+    /// changed, or taken by another row. The chain is followed while the updater is current in this
+    /// transaction; after ROLLBACK TO the pointer still names the dead version.
+    pub fn with_final<T: Table, R>(&self, judge: impl FnOnce(&Row<'_, T>, Final) -> R) -> R {
+        let (old, new) = self.slots();
+        let written = match self.operation {
+            Operation::Update => new,
+            _ => old,
+        };
+        // SAFETY: the event holds its relation and slots; the scratch slot is dropped after use.
+        unsafe {
+            let relation = self.data.tg_relation;
+            let scratch = pg_sys::table_slot_create(relation, std::ptr::null_mut());
+            let fate = chain::follow(relation, (*written).tts_tid, scratch);
+            let shown = if fate == Final::Replaced {
+                scratch
+            } else {
+                written
+            };
+            let result = judge(&Row::new(relation, shown), fate);
+            pg_sys::ExecDropSingleTupleTableSlot(scratch);
+            result
+        }
+    }
+}
+
 /// What a guard hands back to the server: the row to go on with, or nothing where nothing is asked.
 pub struct Answer(pg_sys::Datum);
 
@@ -130,15 +214,29 @@ unsafe impl SqlTranslatable for Answer {
 
 type Guard = fn(&Event<'_>) -> Verdict;
 
+const ROW: u32 = pg_sys::TRIGGER_EVENT_ROW;
+const BEFORE: u32 = pg_sys::TRIGGER_EVENT_BEFORE;
+
 /// Runs a BEFORE ROW guard: the row passes unchanged, or the statement ends with the refusal.
 pub fn before_row(fcinfo: pg_sys::FunctionCallInfo, guard: Guard) -> Answer {
-    let timing = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
-    let event = run(fcinfo, timing, "BEFORE ROW", guard);
+    let event = run(fcinfo, ROW | BEFORE, "BEFORE ROW", guard);
     let tuple = match event.operation {
         Operation::Update => event.data.tg_newtuple,
         _ => event.data.tg_trigtuple,
     };
     Answer(pg_sys::Datum::from(tuple))
+}
+
+/// Runs an AFTER ROW guard, whose answer the server ignores.
+pub fn after_row(fcinfo: pg_sys::FunctionCallInfo, guard: Guard) -> Answer {
+    run(fcinfo, ROW, "AFTER ROW", guard);
+    Answer(pg_sys::Datum::null())
+}
+
+/// Runs a BEFORE STATEMENT guard, whose answer the server ignores.
+pub fn before_statement(fcinfo: pg_sys::FunctionCallInfo, guard: Guard) -> Answer {
+    run(fcinfo, BEFORE, "BEFORE STATEMENT", guard);
+    Answer(pg_sys::Datum::null())
 }
 
 fn run<'a>(fcinfo: pg_sys::FunctionCallInfo, timing: u32, name: &str, guard: Guard) -> Event<'a> {
@@ -147,8 +245,7 @@ fn run<'a>(fcinfo: pg_sys::FunctionCallInfo, timing: u32, name: &str, guard: Gua
         data,
         operation: operation(data),
     };
-    let when = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_TIMINGMASK;
-    if data.tg_event & when != timing {
+    if data.tg_event & (ROW | pg_sys::TRIGGER_EVENT_TIMINGMASK) != timing {
         Failure::new(
             PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             format!("this guard has to be fired {name}"),
@@ -158,12 +255,20 @@ fn run<'a>(fcinfo: pg_sys::FunctionCallInfo, timing: u32, name: &str, guard: Gua
     }
     if let Err(refusal) = guard(&event) {
         let relation = event.relation();
+        let attribute = refusal.attribute.map_or(std::ptr::null(), |number| {
+            // SAFETY: the refusal names an attribute of the event's relation.
+            unsafe { map::attribute_of(data.tg_relation, number) }
+                .attname
+                .data
+                .as_ptr()
+        });
         error::refuse(
             refusal,
             Place {
                 schema: relation.schema_cstr(),
                 table: relation.name_cstr(),
                 operation: event.operation.name(),
+                attribute,
             },
         );
     }

@@ -20,8 +20,14 @@ pub trait Json: Copy {
     /// `jsonb_typeof(value)`.
     fn kind(self) -> Kind;
 
-    /// `value -> key`: `None` where the value is not an object or has no such key.
-    fn get(self, key: &str) -> Option<Self>;
+    /// `value -> key`: `None` where the value is not an object or has no such key. Keys are bytes in the
+    /// database's encoding.
+    fn member(self, key: &[u8]) -> Option<Self>;
+
+    /// [`Json::member`] by a key of the protocol's.
+    fn get(self, key: &str) -> Option<Self> {
+        self.member(key.as_bytes())
+    }
 
     /// `value ? key`: also true of an array or a scalar string that holds the word.
     fn has(self, key: &str) -> bool;

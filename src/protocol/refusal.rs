@@ -122,6 +122,109 @@ rules! {
             "Invalid supervision stream cursor",
             "A cursor has a byteOffset from 0, a string utf8Remainder, a boolean eof and an integer or null exitCode.";
     }
+    "supervised_provider_loss_commit_guard" on "sandbox_retained_processes" {
+        RecoveryTruth "provider_loss.recovery_truth" "55000"
+            "Supervised loss requires matching cold missing-provider recovery truth",
+            "Before COMMIT, set the lease cold at the next epoch, with the lost instance missing in its recovery state.";
+    }
+    "supervised_command_blocker_guard" on "sandbox_workspace_mutation_admissions" {
+        ChildLostOutcome "child_admission.lost_outcome" "55000"
+            "Lost provider child admission cannot resolve successfully",
+            "Settle the child of a lost command as rejected.";
+        ChildImmutable "child_admission.immutable" "55000"
+            "Supervised child admission evidence is immutable",
+            "Settle a child once, by provider_outcome and settled_at; delete it only when it and its command have ended.";
+        ChildInitialInsert "child_admission.initial_insert" "55000"
+            "Supervised child admission requires initial insert",
+            "Insert a child admission as the command's from the start.";
+        ChildClosed "child_admission.closed" "55000"
+            "Command mutation admission is closed",
+            "Admit input before the command is cancelled or has its receipt.";
+        ChildIdentity "child_admission.identity" "55000"
+            "Supervised child admission changed execution identity",
+            "Copy session, lease, provider, holder and route of the active command.";
+        ParentRetained "parent_admission.retained" "55000"
+            "Supervised parent admission remains retained",
+            "Settle the command first; its parent admission follows.";
+        ParentLostOutcome "parent_admission.lost_outcome" "55000"
+            "Lost provider parent admission cannot resolve successfully",
+            "Settle the parent of a lost command as rejected.";
+        ParentImmutable "parent_admission.immutable" "55000"
+            "Supervised parent admission evidence is immutable",
+            "Leave the settled parent of an ended command as it is.";
+    }
+    "supervised_command_blocker_guard" on "sandbox_lease_holders" {
+        HolderRetained "process_holder.retained" "55000"
+            "Supervised process holder remains retained",
+            "Settle the command first; its holder goes with it.";
+        HolderReleased "process_holder.released" "55000"
+            "Supervised process holder is released",
+            "A command that has ended holds no lease.";
+    }
+    "supervised_command_capture_guard" on "sandbox_leases" {
+        CaptureBlocked "lease_capture.blocked" "55000"
+            "Supervised command blocks legacy containment and checkpoint publication",
+            "Wait until no supervised command is active on the lease.";
+    }
+    "validate_sandbox_retained_process_v2" on "sandbox_retained_processes" {
+        ProcessIdentity "retained_process.identity" "55000"
+            "retained process does not match its parent admission and holder state",
+            "By COMMIT an active process has a retained parent and its holder; an ended one a settled parent, no holder and no open PTY.";
+    }
+    "validate_sandbox_pty_process_v2" on "sandbox_pty_sessions" {
+        PtyIdentity "pty.identity" "55000"
+            "open PTY does not match its exact retained process identity",
+            "By COMMIT an open PTY copies an active process: scope, lease, parent admission, provider and route.";
+    }
+    "validate_sandbox_checkpoint_refs" on "sandbox_leases" {
+        CurrentCheckpoint "checkpoint_refs.current" "23514"
+            "current checkpoint artifact does not match its exact lease scope",
+            "By COMMIT the artifact is in state current and describes exactly this lease's archive.";
+        PreviousCheckpoint "checkpoint_refs.previous" "23514"
+            "previous checkpoint artifact does not match its exact lease scope",
+            "By COMMIT the artifact is in state previous and describes exactly this lease's previous archive.";
+    }
+    "validate_sandbox_checkpoint_artifact_refs" on "sandbox_checkpoint_artifacts" {
+        ArtifactVanished "checkpoint_artifact.vanished" "23514"
+            "checkpoint artifact vanished before reference validation",
+            "Do not delete an artifact in the transaction that wrote it.";
+        ArtifactState "checkpoint_artifact.state" "23514"
+            "checkpoint artifact state does not match its exact lease reference",
+            "By COMMIT a current or previous artifact is what its lease refers to, and no other is referred to.";
+    }
+    "enforce_sandbox_checkpoint_artifact_immutability" on "sandbox_checkpoint_artifacts" {
+        ArtifactImmutable "checkpoint_artifact.immutable" "55000"
+            "checkpoint artifact identity and receipt fields are immutable",
+            "Register a new artifact instead.";
+    }
+    "workspace_instruction_policy_validate_revision_link" on "workspace_instruction_policy_revisions" {
+        PolicyLink "instruction_policy.link" "23514"
+            "superseded instruction-policy revision must use the same workspace and target",
+            "Supersede a revision of the same workspace, kind, scope and role.";
+    }
+    "workspace_instruction_policy_validate_head" on "workspace_instruction_policy_heads" {
+        PolicyHead "instruction_policy.head" "23514"
+            "instruction-policy head must identify an exact target revision",
+            "Copy account, workspace, target, revision and hash of the revision.";
+    }
+    "workspace_instruction_policy_validate_event" on "workspace_instruction_policy_activation_events" {
+        PolicyEventNew "instruction_policy.event_new" "23514"
+            "instruction-policy activation event has an invalid new revision",
+            "Copy account, workspace, target, revision and hash of the new revision.";
+        PolicyEventOld "instruction_policy.event_old" "23514"
+            "instruction-policy activation event has an invalid old revision",
+            "Copy account, workspace, target, revision and hash of the old revision.";
+    }
+    "workspace_instruction_policy_reject_mutation" on "" {
+        PolicyImmutable "instruction_policy.immutable" "55000"
+            "workspace instruction-policy history is immutable",
+            "History goes only with its workspace or account.";
+    }
+    "refuse_truncate_of_unsettled_evidence" on "" {
+        EvidenceTruncate "evidence.truncate" "55000"
+            "Unsettled supervised command evidence cannot be truncated",
+            "Settle the schema's supervised commands first.";
+    }
 }
 
 /// Why a write is refused: the rule, and which columns or JSON paths offended it.
@@ -130,6 +233,8 @@ pub struct Refusal {
     pub rule: Rule,
     names: &'static [&'static str],
     offending: u64,
+    /// A column that the guard knows by number only.
+    pub attribute: Option<i16>,
 }
 
 impl Refusal {
@@ -139,6 +244,17 @@ impl Refusal {
             rule,
             names,
             offending,
+            attribute: None,
+        }
+    }
+
+    /// A column of the event's table, by number.
+    pub fn of_attribute(rule: Rule, attribute: i16) -> Self {
+        Refusal {
+            rule,
+            names: &[],
+            offending: 0,
+            attribute: Some(attribute),
         }
     }
 

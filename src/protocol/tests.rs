@@ -24,8 +24,8 @@ impl Json for &Value {
         }
     }
 
-    fn get(self, key: &str) -> Option<Self> {
-        self.as_object()?.get(key)
+    fn member(self, key: &[u8]) -> Option<Self> {
+        self.as_object()?.get(std::str::from_utf8(key).ok()?)
     }
 
     fn has(self, key: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Questions to the system catalogues, asked by SPI with everything named in full.
+//! Questions to the system catalogues, asked by SPI where every name is the server's own (`pinned`).
 
 use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
@@ -12,12 +12,13 @@ use crate::pg::identity;
 pub struct Schema {
     pub name: String,
     pub oid: pg_sys::Oid,
+    /// The owner of the protocol's tables, or of the schema where there are none yet.
     pub owner: pg_sys::Oid,
 }
 
 impl Schema {
-    /// Finds a schema. Its owner is the role that owns it; `pg_database_owner` stands for the owner of
-    /// the database.
+    /// Finds a schema. Where it has no process table yet, its owner acts; `pg_database_owner` stands for
+    /// the owner of the database.
     pub fn find(name: Option<&str>) -> Schema {
         let Some(name) = name else {
             Failure::new(
@@ -27,12 +28,24 @@ impl Schema {
             .hint("Name the schema that holds, or shall hold, the application's tables.")
             .raise()
         };
+        let reserved = ["information_schema", "opengeni_guards", "opengeni_private"];
+        if name.starts_with("pg_") || reserved.contains(&name) {
+            Failure::new(
+                PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+                format!("schema \"{name}\" is not one for an application's tables"),
+            )
+            .hint("Name the schema that holds, or shall hold, the application's tables.")
+            .raise();
+        }
         let found = row::<pg_sys::Oid, pg_sys::Oid>(
-            "SELECT n.oid, CASE WHEN r.rolname OPERATOR(pg_catalog.=) 'pg_database_owner' THEN d.datdba ELSE n.nspowner END
-               FROM pg_catalog.pg_namespace n
-               JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) n.nspowner
-               JOIN pg_catalog.pg_database d ON d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
-              WHERE n.nspname OPERATOR(pg_catalog.=) $1",
+            "SELECT n.oid, coalesce(
+                 (SELECT c.relowner FROM pg_class c WHERE c.relnamespace = n.oid
+                     AND c.relname = 'sandbox_retained_processes' AND c.relkind = 'r'),
+                 CASE WHEN r.rolname = 'pg_database_owner' THEN d.datdba ELSE n.nspowner END)
+               FROM pg_namespace n
+               JOIN pg_roles r ON r.oid = n.nspowner
+               JOIN pg_database d ON d.datname = current_database()
+              WHERE n.nspname = $1",
             &[name.into()],
         );
         match found {
@@ -55,7 +68,7 @@ impl Schema {
         if !identity::has_privileges_of(identity::current_user(), self.owner) {
             Failure::new(
                 PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
-                format!("must be owner of schema {}", self.name),
+                format!("must be owner of schema {} and its tables", self.name),
             )
             .hint(format!(
                 "Call this as {}, as a member of that role, or as a superuser.",
@@ -84,7 +97,7 @@ pub fn quote(name: &str) -> String {
 
 pub fn role_name(role: pg_sys::Oid) -> String {
     scalar::<String>(
-        "SELECT r.rolname::pg_catalog.text FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) $1",
+        "SELECT r.rolname::text FROM pg_roles r WHERE r.oid = $1",
         &[role.into()],
     )
     .unwrap_or_else(|| format!("role {}", role.to_u32()))
@@ -139,33 +152,51 @@ fn internal(error: &pgrx::spi::Error) -> ! {
     .raise()
 }
 
+/// Waits for whoever else changes the schema through us, to the end of the transaction; what comes after
+/// sees what they did.
+pub fn take_turns(schema: &Schema) {
+    const OURS: i32 = 0x6f67_6472;
+    execute(&format!(
+        "SELECT pg_advisory_xact_lock({OURS}, {})",
+        schema.oid.to_u32() as i32
+    ));
+}
+
 /// Whether an object of the model stands in the schema, under its name.
 pub fn exists(schema: &Schema, object: &Object) -> bool {
     let sql = match object.kind {
         // By catalogue: to_regprocedure wants USAGE on the schema.
         Kind::Function => return function_owner(object.name).is_some(),
-        Kind::Sequence | Kind::Table | Kind::Index => {
-            "SELECT true FROM pg_catalog.pg_class c
-              WHERE c.relnamespace OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $3 AND $2 IS NOT NULL"
+        Kind::Table => {
+            "SELECT true FROM pg_class c
+              WHERE c.relnamespace = $1 AND c.relname = $3 AND $2 IS NOT NULL"
+        }
+        Kind::Sequence => {
+            "SELECT true FROM pg_class c
+              WHERE c.relnamespace = $1 AND c.relname = $3 AND $2 IS NOT NULL AND c.relkind = 'S'"
+        }
+        Kind::Index => {
+            "SELECT true FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_class c ON c.oid = i.indrelid
+              WHERE c.relnamespace = $1 AND c.relname = $2 AND x.relname = $3 AND i.indisvalid"
         }
         Kind::Constraint | Kind::ForeignKey => {
-            "SELECT true FROM pg_catalog.pg_constraint k JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.conrelid
-              WHERE c.relnamespace OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2
-                AND k.conname OPERATOR(pg_catalog.=) $3"
+            "SELECT true FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid
+              WHERE c.relnamespace = $1 AND c.relname = $2
+                AND k.conname = $3"
         }
         Kind::Rls => {
-            "SELECT c.relrowsecurity AND c.relforcerowsecurity FROM pg_catalog.pg_class c
-              WHERE c.relnamespace OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2 AND $3 IS NOT NULL"
+            "SELECT c.relrowsecurity AND c.relforcerowsecurity FROM pg_class c
+              WHERE c.relnamespace = $1 AND c.relname = $2 AND $3 IS NOT NULL"
         }
         Kind::Policy => {
-            "SELECT true FROM pg_catalog.pg_policy p JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) p.polrelid
-              WHERE c.relnamespace OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2
-                AND p.polname OPERATOR(pg_catalog.=) $3"
+            "SELECT true FROM pg_policy p JOIN pg_class c ON c.oid = p.polrelid
+              WHERE c.relnamespace = $1 AND c.relname = $2
+                AND p.polname = $3"
         }
         Kind::Trigger => {
-            "SELECT true FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.tgrelid
-              WHERE c.relnamespace OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2
-                AND t.tgname OPERATOR(pg_catalog.=) $3 AND NOT t.tgisinternal"
+            "SELECT true FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+              WHERE c.relnamespace = $1 AND c.relname = $2
+                AND t.tgname = $3 AND NOT t.tgisinternal"
         }
     };
     scalar::<bool>(
@@ -177,9 +208,9 @@ pub fn exists(schema: &Schema, object: &Object) -> bool {
 /// The owner of a function, by `schema.name(types)`.
 pub fn function_owner(signature: &str) -> Option<pg_sys::Oid> {
     scalar(
-        "SELECT p.proowner FROM pg_catalog.pg_proc p
-           JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
-          WHERE $1 OPERATOR(pg_catalog.=) pg_catalog.concat(n.nspname, '.', p.proname, '(', pg_catalog.oidvectortypes(p.proargtypes), ')')",
+        "SELECT p.proowner FROM pg_proc p
+           JOIN pg_namespace n ON n.oid = p.pronamespace
+          WHERE $1 = concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')')",
         &[signature.into()],
     )
 }
@@ -187,7 +218,7 @@ pub fn function_owner(signature: &str) -> Option<pg_sys::Oid> {
 /// The owner of a schema.
 pub fn schema_owner(name: &str) -> Option<pg_sys::Oid> {
     scalar(
-        "SELECT n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) $1",
+        "SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = $1",
         &[name.into()],
     )
 }
@@ -195,10 +226,10 @@ pub fn schema_owner(name: &str) -> Option<pg_sys::Oid> {
 /// The owner of an ordinary table.
 pub fn table_owner(schema: &str, name: &str) -> Option<pg_sys::Oid> {
     scalar(
-        "SELECT c.relowner FROM pg_catalog.pg_class c
-           JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
-          WHERE n.nspname OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2
-            AND c.relkind OPERATOR(pg_catalog.=) 'r'",
+        "SELECT c.relowner FROM pg_class c
+           JOIN pg_namespace n ON n.oid = c.relnamespace
+          WHERE n.nspname = $1 AND c.relname = $2
+            AND c.relkind = 'r'",
         &[schema.into(), name.into()],
     )
 }
@@ -219,8 +250,8 @@ pub enum Mismatch {
 /// nothing is wrong with it.
 pub fn mismatch(schema: &Schema, table: &Object) -> Option<Mismatch> {
     let (oid, ordinary) = row::<pg_sys::Oid, bool>(
-        "SELECT c.oid, c.relkind OPERATOR(pg_catalog.=) 'r' FROM pg_catalog.pg_class c
-          WHERE c.relnamespace OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2",
+        "SELECT c.oid, c.relkind = 'r' FROM pg_class c
+          WHERE c.relnamespace = $1 AND c.relname = $2",
         &[schema.oid.into(), table.name.into()],
     )?;
     if !ordinary {
@@ -231,9 +262,9 @@ pub fn mismatch(schema: &Schema, table: &Object) -> Option<Mismatch> {
         return Some(Mismatch::Owner(role_name(owner)));
     }
     let columns = rows(
-        "SELECT a.attname::pg_catalog.text, pg_catalog.format_type(a.atttypid, a.atttypmod)
-           FROM pg_catalog.pg_attribute a
-          WHERE a.attrelid OPERATOR(pg_catalog.=) $1 AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped",
+        "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod)
+           FROM pg_attribute a
+          WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped",
         &[oid.into()],
         |row| Ok((row.get::<String>(1)?, row.get::<String>(2)?)),
     );

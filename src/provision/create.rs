@@ -7,7 +7,7 @@ use super::catalogue::{self, Mismatch, Schema, quote, scalar};
 use super::model::{self, Kind, Object};
 use super::status::trigger_state;
 use crate::pg::error::Failure;
-use crate::pg::identity::{self, with_search_path};
+use crate::pg::identity::{self, pinned};
 
 /// What became of one object.
 pub struct Line {
@@ -25,8 +25,9 @@ pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
         schema.owner = role(owner);
     }
     schema.require_owner();
+    catalogue::take_turns(&schema);
     if scalar::<bool>(
-        "SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) $1",
+        "SELECT r.rolsuper FROM pg_roles r WHERE r.oid = $1",
         &[schema.owner.into()],
     ) == Some(true)
     {
@@ -67,9 +68,9 @@ fn contract_is_trusted(schema: &Schema) {
     for (object, owner) in owners {
         let Some(owner) = owner else { continue };
         let powerful = scalar::<bool>(
-            "SELECT r.rolsuper OR d.datdba OPERATOR(pg_catalog.=) r.oid
-               FROM pg_catalog.pg_roles r, pg_catalog.pg_database d
-              WHERE r.oid OPERATOR(pg_catalog.=) $1 AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()",
+            "SELECT r.rolsuper OR d.datdba = r.oid
+               FROM pg_roles r, pg_database d
+              WHERE r.oid = $1 AND d.datname = current_database()",
             &[owner.into()],
         );
         if powerful != Some(true) && !identity::has_privileges_of(schema.owner, owner) {
@@ -90,7 +91,7 @@ fn contract_is_trusted(schema: &Schema) {
 /// A role's OID; 42704 where there is none.
 pub fn role(name: &str) -> pg_sys::Oid {
     scalar::<pg_sys::Oid>(
-        "SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) $1",
+        "SELECT r.oid FROM pg_roles r WHERE r.rolname = $1",
         &[name.into()],
     )
     .unwrap_or_else(|| {
@@ -150,7 +151,7 @@ fn private_schema(schema: &Schema) -> Line {
         };
     }
     let may_create = scalar::<bool>(
-        "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')",
+        "SELECT has_database_privilege(current_database(), 'CREATE')",
         &[],
     );
     if may_create != Some(true) {
@@ -190,9 +191,7 @@ fn converge(schema: &Schema, object: &Object) -> Line {
         catalogue::execute(object.sql);
         line.action = "created";
     } else if object.kind == Kind::Trigger {
-        // Definitions are compared as the server writes them when nothing is in the path.
-        let (state, detail) =
-            with_search_path("pg_catalog, pg_temp", || trigger_state(schema, object));
+        let (state, detail) = pinned(|| trigger_state(schema, object));
         if state != "native" {
             line.action = "left";
             line.note = Some(match detail {

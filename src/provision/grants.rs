@@ -40,7 +40,15 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
     };
     let schema = Schema::find(data_schema);
     schema.require_owner();
-    role(role_name);
+    catalogue::take_turns(&schema);
+    if identity::may_become(role(role_name), schema.owner) || role_name == "pg_database_owner" {
+        Failure::new(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            format!("role \"{role_name}\" has the rights of the owner of schema {}", schema.name),
+        )
+        .hint("Let the application connect as a role that is neither the owner, nor its member, nor a superuser.")
+        .raise();
+    }
     let role = quote(role_name);
     let ours = |owner: pg_sys::Oid| identity::has_privileges_of(schema.owner, owner);
     schema.as_owner(|| {
@@ -50,7 +58,7 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
             match catalogue::schema_owner(name) {
                 None => {}
                 Some(owner) if ours(owner) => {
-                    statements.push(format!("REVOKE ALL ON SCHEMA {quoted} FROM {role}"));
+                    statements.push(format!("REVOKE ALL ON SCHEMA {quoted} FROM {role} CASCADE"));
                     if grant {
                         statements.push(format!("GRANT USAGE ON SCHEMA {quoted} TO {role}"));
                     }
@@ -74,7 +82,11 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
                     Kind::Function => object.name.to_owned(),
                     _ => schema.qualify(object.name),
                 };
-                statements.push(format!("REVOKE ALL ON {noun} {name} FROM {role}"));
+                statements.push(format!("REVOKE ALL ON {noun} {name} FROM {role} CASCADE"));
+                if grant && kind != Kind::Function {
+                    // Default privileges may have given everybody what nobody was to have.
+                    statements.push(format!("REVOKE ALL ON {noun} {name} FROM PUBLIC CASCADE"));
+                }
                 if grant {
                     statements.push(format!("GRANT {privileges} ON {noun} {name} TO {role}"));
                 }
@@ -84,7 +96,9 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
             let ledger_schema = ledger_schema.unwrap_or(&schema.name);
             if catalogue::table_owner(ledger_schema, ledger).is_some_and(ours) {
                 let name = format!("{}.{}", quote(ledger_schema), quote(ledger));
-                statements.push(format!("REVOKE ALL ON TABLE {name} FROM {role}, PUBLIC"));
+                statements.push(format!(
+                    "REVOKE ALL ON TABLE {name} FROM {role}, PUBLIC CASCADE"
+                ));
             }
         }
         statements.iter().for_each(|sql| execute(sql));

@@ -67,7 +67,7 @@ impl Kind {
 #[derive(Debug)]
 pub struct Object {
     pub kind: Kind,
-    /// The table it belongs to; empty for a function, a sequence or an index.
+    /// The table it belongs to; empty for a function or a sequence.
     pub table: &'static str,
     pub name: &'static str,
     pub sql: &'static str,
@@ -117,7 +117,8 @@ fn parse(file: &'static str) -> Vec<Object> {
             let (kind, name) = header.trim().split_once(' ')?;
             let kind = Kind::parse(kind)?;
             let (table, name) = match kind {
-                Kind::Function | Kind::Sequence | Kind::Index => ("", name),
+                Kind::Function | Kind::Sequence => ("", name),
+                Kind::Index => (sql.split_once(" ON ")?.1.split([' ', '\n']).next()?, name),
                 Kind::Table | Kind::Rls => (name, name),
                 _ => name.split_once('.')?,
             };

@@ -2,7 +2,6 @@
 
 use super::catalogue::{self, Mismatch, Schema, quote, rows};
 use super::model::{self, Kind, Object};
-use crate::pg::identity;
 
 pub struct Line {
     pub schema: String,
@@ -14,28 +13,23 @@ pub struct Line {
 /// One line per guard and helper function of one schema, or of every schema that holds the protocol's
 /// process table; then what else a DBA should know.
 pub fn status(data_schema: Option<&str>) -> Vec<Line> {
-    // Definitions are compared as the server writes them when nothing is in the path.
-    identity::with_search_path("pg_catalog, pg_temp", || {
-        let schemas = match data_schema {
-            Some(name) => vec![name.to_owned()],
-            None => rows(
-                "SELECT n.nspname::pg_catalog.text FROM pg_catalog.pg_class c
-                   JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
-                  WHERE c.relname OPERATOR(pg_catalog.=) 'sandbox_retained_processes'
-                    AND c.relkind OPERATOR(pg_catalog.=) 'r'
-                  ORDER BY 1",
-                &[],
-                |row| row.get::<String>(1),
-            )
-            .into_iter()
-            .flatten()
-            .collect(),
-        };
-        schemas
-            .iter()
-            .flat_map(|name| of_schema(&Schema::find(Some(name))))
-            .collect()
-    })
+    let schemas = match data_schema {
+        Some(name) => vec![name.to_owned()],
+        None => rows(
+            "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+              WHERE c.relname = 'sandbox_retained_processes' AND c.relkind = 'r' AND c.relpersistence <> 't'
+              ORDER BY 1",
+            &[],
+            |row| row.get::<String>(1),
+        )
+        .into_iter()
+        .flatten()
+        .collect(),
+    };
+    schemas
+        .iter()
+        .flat_map(|name| of_schema(&Schema::find(Some(name))))
+        .collect()
 }
 
 fn of_schema(schema: &Schema) -> Vec<Line> {
@@ -70,12 +64,24 @@ fn of_schema(schema: &Schema) -> Vec<Line> {
             lines.push(line(name, "incompatible", Some(describe(mismatch))));
         }
     }
-    for index in model::objects(Kind::Index).filter(|i| !catalogue::exists(schema, i)) {
-        lines.push(line(
-            format!("index {}", index.name),
-            "missing",
-            Some("guards and queues may have to read the whole table".to_owned()),
-        ));
+    for kind in [
+        Kind::Index,
+        Kind::Constraint,
+        Kind::ForeignKey,
+        Kind::Rls,
+        Kind::Policy,
+    ] {
+        for object in model::objects(kind).filter(|o| !catalogue::exists(schema, o)) {
+            let detail = match kind {
+                Kind::Index => Some("a guard without it reads the whole table".to_owned()),
+                _ => None,
+            };
+            let name = match kind {
+                Kind::Rls => format!("row-level security of {}", object.table),
+                _ => format!("{} {} on {}", kind.noun(), object.name, object.table),
+            };
+            lines.push(line(name, "missing", detail));
+        }
     }
     lines
 }
@@ -93,15 +99,16 @@ fn describe(mismatch: Mismatch) -> String {
     }
 }
 
-/// native, plpgsql, disabled, altered or missing.
+/// native, plpgsql, disabled, altered or missing. Definitions are compared as the server writes them when
+/// nothing is in the path (`pinned`).
 pub fn trigger_state(schema: &Schema, trigger: &Object) -> (&'static str, Option<String>) {
     let found = rows(
-        "SELECT pg_catalog.pg_get_triggerdef(t.oid), t.tgenabled::pg_catalog.text,
-                t.tgfoid::pg_catalog.regprocedure::pg_catalog.text
-           FROM pg_catalog.pg_trigger t
-           JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.tgrelid
-          WHERE c.relnamespace OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2
-            AND t.tgname OPERATOR(pg_catalog.=) $3 AND NOT t.tgisinternal",
+        "SELECT pg_get_triggerdef(t.oid), t.tgenabled::text,
+                t.tgfoid::regprocedure::text
+           FROM pg_trigger t
+           JOIN pg_class c ON c.oid = t.tgrelid
+          WHERE c.relnamespace = $1 AND c.relname = $2
+            AND t.tgname = $3 AND NOT t.tgisinternal",
         &[schema.oid.into(), trigger.table.into(), trigger.name.into()],
         |row| {
             Ok([

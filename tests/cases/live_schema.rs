@@ -290,8 +290,20 @@ fn sibling_column_renamed(db: &Db) -> Result<()> {
         owner.batch_execute(&format!(
             "ALTER TABLE sandbox_workspace_mutation_admissions RENAME {column} TO renamed"
         ))?;
-        // A write that asks nothing is not concerned.
-        accepted(&mut work.app, TOUCH, &[&work.command.process])?;
+        // A write that asks nothing passes its own guard; the identity check asks at COMMIT.
+        let mut transaction = work.app.transaction()?;
+        transaction.execute(TOUCH, &[&work.command.process])?;
+        transaction.rollback()?;
+        let Err(error) = work.app.execute(TOUCH, &[&work.command.process]) else {
+            bail!("committed without {column}");
+        };
+        let refusal = Refusal::of(&error)?;
+        ensure!(refusal.sqlstate == "42703", "{refusal:?}");
+        refusal.names(&[
+            "sandbox_workspace_mutation_admissions",
+            column,
+            "validate_sandbox_retained_process_v2",
+        ])?;
         work.stumbles(
             receipt,
             &["42703"],

@@ -4,6 +4,7 @@ mod acting;
 mod dump;
 mod evidence;
 mod grants;
+mod hardening;
 mod introspection;
 mod live_schema;
 mod marker;
@@ -42,6 +43,7 @@ fn main() -> anyhow::Result<()> {
         refusals::trials,
         introspection::trials,
         dump::trials,
+        hardening::trials,
     ];
     let trials = trials.iter().flat_map(|trials| trials(&server)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -1,0 +1,24 @@
+//! `refuse_truncate_of_unsettled_evidence`: BEFORE TRUNCATE of the process, admission, holder and lease
+//! tables. Row guards do not see a TRUNCATE.
+
+use crate::pg::probe;
+use crate::pg::row::Row;
+use crate::pg::trigger::Event;
+use crate::protocol::command;
+use crate::protocol::refusal::{Rule, Verdict, refuse};
+use crate::protocol::tables::Evidence as P;
+
+pub fn check(event: &Event<'_>) -> Verdict {
+    if probe::exists(&event.relation(), &[], is_unsettled) {
+        return refuse(Rule::EvidenceTruncate, &["sandbox_retained_processes"]);
+    }
+    Ok(())
+}
+
+/// What `supervised_command.delete_unsettled` keeps from being deleted.
+fn is_unsettled(process: &Row<'_, P>) -> bool {
+    let state = process.text(P::State);
+    let proven = !process.is_null(P::Receipt) && process.boolean(P::Captured) == Some(true);
+    command::supervised(process.jsonb(P::Command).map(|d| d.root()))
+        && (state == Some(b"active") || state.is_some_and(|s| s != b"lost") && !proven)
+}
