@@ -27,6 +27,8 @@ pub struct Options {
 }
 
 const DATABASE: &str = "opengeni_bench";
+/// Who writes: an application role under row-level security, as in life.
+const ROLE: &str = "opengeni_app";
 
 /// One kind of write: which guard it meets, and one statement that writes all `step` rows of a kind.
 struct Case {
@@ -37,7 +39,14 @@ struct Case {
     statement: &'static str,
     /// A constraint trigger, checked at the end of the timed section as COMMIT would.
     deferred: bool,
+    /// What the session has written before: the mix decides which plans PL/pgSQL keeps.
+    before: &'static str,
 }
+
+const PLAIN_LEASES: &str =
+    "UPDATE sandbox_leases l SET resume_state = resume_state FROM step WHERE l.id = step.lease";
+const PLAIN_HOLDERS: &str = "UPDATE sandbox_lease_holders h SET last_heartbeat_at = now()
+            FROM step WHERE h.lease_id = step.lease AND h.kind = 'viewer'";
 
 const CASES: &[Case] = &[
     Case {
@@ -48,6 +57,7 @@ const CASES: &[Case] = &[
         statement: "UPDATE sandbox_retained_processes p SET reconcile_attempts = reconcile_attempts + 1
             FROM step WHERE p.id = step.process",
         deferred: false,
+        before: "",
     },
     Case {
         name: "legacy row",
@@ -57,6 +67,7 @@ const CASES: &[Case] = &[
         statement: "UPDATE sandbox_retained_processes p SET reconcile_attempts = reconcile_attempts + 1
             FROM step WHERE p.id = step.process",
         deferred: false,
+        before: "",
     },
     Case {
         name: "output capture",
@@ -69,6 +80,7 @@ const CASES: &[Case] = &[
                 CASE WHEN set_config('opengeni.supervised_output_capture_process_id', p.id::text, true) <> '' THEN '4096'::jsonb END)
             FROM step WHERE p.id = step.process",
         deferred: false,
+        before: "",
     },
     Case {
         name: "stdin reservation (one question)",
@@ -78,6 +90,7 @@ const CASES: &[Case] = &[
         statement: "UPDATE sandbox_retained_processes p SET provider_command_input_index = provider_command_input_index + 80
             FROM step WHERE p.id = step.process",
         deferred: false,
+        before: "",
     },
     Case {
         name: "settlement (one question)",
@@ -87,6 +100,7 @@ const CASES: &[Case] = &[
         statement: "UPDATE sandbox_retained_processes p SET state = 'exited', exit_code = 0, settled_at = now()
             FROM step WHERE p.id = step.process",
         deferred: false,
+        before: "",
     },
     Case {
         name: "attachment by INSERT (lease lock)",
@@ -100,6 +114,7 @@ const CASES: &[Case] = &[
                lease_epoch, provider_backend, provider_instance_id, route_kind, route_epoch, 2, provider_command
             FROM sandbox_retained_processes p JOIN step ON p.id = step.process",
         deferred: false,
+        before: "",
     },
     Case {
         name: "protocol marker",
@@ -108,6 +123,7 @@ const CASES: &[Case] = &[
         kind: "supervised",
         statement: "UPDATE sandbox_leases l SET last_meter_tick = last_meter_tick + 1 FROM step WHERE l.id = step.lease",
         deferred: false,
+        before: "",
     },
     Case {
         name: "child admission INSERT (process lock)",
@@ -121,6 +137,7 @@ const CASES: &[Case] = &[
                lease_epoch, provider_backend, provider_instance_id, route_kind, route_epoch, 20, 'stdin'
             FROM sandbox_retained_processes p JOIN step ON p.id = step.process",
         deferred: false,
+        before: "",
     },
     Case {
         name: "parent admission UPDATE (one question)",
@@ -130,6 +147,7 @@ const CASES: &[Case] = &[
         statement: "UPDATE sandbox_workspace_mutation_admissions a SET provider_outcome = 'resolved', settled_at = now()
             FROM step, sandbox_retained_processes p WHERE p.id = step.process AND a.id = p.parent_admission_id",
         deferred: false,
+        before: "",
     },
     Case {
         name: "holder UPDATE, not a process",
@@ -138,6 +156,7 @@ const CASES: &[Case] = &[
         kind: "legacy",
         statement: "UPDATE sandbox_lease_holders h SET last_heartbeat_at = now() FROM step WHERE h.lease_id = step.lease AND h.kind = 'viewer'",
         deferred: false,
+        before: "",
     },
     Case {
         name: "holder UPDATE, process (one question)",
@@ -146,6 +165,7 @@ const CASES: &[Case] = &[
         kind: "legacy",
         statement: "UPDATE sandbox_lease_holders h SET last_heartbeat_at = now() FROM step WHERE h.lease_id = step.lease AND h.kind = 'process'",
         deferred: false,
+        before: PLAIN_HOLDERS,
     },
     Case {
         name: "lease UPDATE, nothing guarded changed",
@@ -154,6 +174,7 @@ const CASES: &[Case] = &[
         kind: "legacy",
         statement: "UPDATE sandbox_leases l SET resume_state = resume_state FROM step WHERE l.id = step.lease",
         deferred: false,
+        before: "",
     },
     Case {
         name: "lease UPDATE that must ask",
@@ -162,6 +183,7 @@ const CASES: &[Case] = &[
         kind: "legacy",
         statement: "UPDATE sandbox_leases l SET archive_capture_id = step.spare FROM step WHERE l.id = step.lease",
         deferred: false,
+        before: PLAIN_LEASES,
     },
     Case {
         name: "process identity at COMMIT",
@@ -170,6 +192,7 @@ const CASES: &[Case] = &[
         kind: "supervised",
         statement: "UPDATE sandbox_retained_processes p SET reconcile_attempts = reconcile_attempts + 1 FROM step WHERE p.id = step.process",
         deferred: true,
+        before: "",
     },
     Case {
         name: "PTY identity at COMMIT",
@@ -178,6 +201,7 @@ const CASES: &[Case] = &[
         kind: "supervised",
         statement: "UPDATE sandbox_pty_sessions t SET last_input_at = now() FROM step WHERE t.retained_process_id = step.process",
         deferred: true,
+        before: "",
     },
     Case {
         name: "checkpoint references at COMMIT",
@@ -186,6 +210,7 @@ const CASES: &[Case] = &[
         kind: "legacy",
         statement: "UPDATE sandbox_leases l SET updated_at = now() FROM step WHERE l.id = step.lease",
         deferred: true,
+        before: "",
     },
     Case {
         name: "artifact references at COMMIT",
@@ -194,6 +219,7 @@ const CASES: &[Case] = &[
         kind: "legacy",
         statement: "UPDATE sandbox_checkpoint_artifacts a SET updated_at = now() FROM step WHERE a.source_lease_id = step.lease",
         deferred: true,
+        before: "",
     },
     Case {
         name: "artifact UPDATE",
@@ -202,6 +228,7 @@ const CASES: &[Case] = &[
         kind: "legacy",
         statement: "UPDATE sandbox_checkpoint_artifacts a SET updated_at = now() FROM step WHERE a.source_lease_id = step.lease",
         deferred: false,
+        before: "",
     },
     Case {
         name: "policy revision link",
@@ -213,6 +240,7 @@ const CASES: &[Case] = &[
             SELECT r.account_id, r.workspace_id, r.kind, r.scope, r.role_key, r.content, r.content_hash, r.provenance_source, r.created_by_subject_id, r.id
             FROM workspace_instruction_policy_revisions r JOIN step ON r.role_key = 'role-' || step.n WHERE r.supersedes_revision_id IS NOT NULL",
         deferred: false,
+        before: "",
     },
     Case {
         name: "policy head",
@@ -221,6 +249,7 @@ const CASES: &[Case] = &[
         kind: "legacy",
         statement: "UPDATE workspace_instruction_policy_heads h SET activated_at = now() FROM step WHERE h.role_key = 'role-' || step.n",
         deferred: false,
+        before: "",
     },
     Case {
         name: "policy event",
@@ -232,6 +261,7 @@ const CASES: &[Case] = &[
             SELECT h.account_id, h.workspace_id, h.kind, h.scope, h.role_key, 'activate', 1, h.revision_id, h.revision, h.content_hash, 'me', 'because'
             FROM workspace_instruction_policy_heads h JOIN step ON h.role_key = 'role-' || step.n",
         deferred: false,
+        before: "",
     },
 ];
 
@@ -281,7 +311,7 @@ pub fn run(server: &Server, options: &Options) -> Result<()> {
         println!("skipped: the PL/pgSQL originals (no oracle directory given or found)");
     }
     println!(
-        "PostgreSQL {}, {} rounds of {} rows; medians in µs per row. Overhead is over the same statement without a trigger.\n",
+        "PostgreSQL {}, {} rounds of {} rows; medians in µs per row, written by an application role under row-level security. Overhead is over the same statement without a trigger.\n",
         server.major, options.rounds, options.rows
     );
     println!(
@@ -361,13 +391,20 @@ fn build_database(server: &Server, oracle: Option<&Path>, rows: usize) -> Result
     let mut client = server.connect(SUPERUSER, DATABASE)?;
     client.batch_execute("CREATE EXTENSION opengeni_guards")?;
     if oracle.is_none() {
-        client.batch_execute("SELECT opengeni_guards.provision()")?;
+        client.batch_execute(&format!(
+            "SELECT opengeni_guards.provision();
+             DO $$ BEGIN CREATE ROLE {ROLE}; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+             SELECT opengeni_guards.grant_usage('{ROLE}')"
+        ))?;
     }
     for table in TABLES {
         client.batch_execute(&format!("ALTER TABLE {table} DISABLE TRIGGER USER"))?;
     }
     let fixture = include_str!("../bench/fixture.sql").replace(":commands", &rows.to_string());
     client.batch_execute(&fixture)?;
+    client.batch_execute(&format!(
+        "GRANT USAGE ON SCHEMA bench TO {ROLE}; GRANT SELECT ON ALL TABLES IN SCHEMA bench TO {ROLE}"
+    ))?;
     client.batch_execute("VACUUM ANALYZE")?;
     let library = build_empty_trigger(server)?;
     client.batch_execute(&format!(
@@ -435,16 +472,21 @@ fn measure(
     }
     // Timed in the server, so that no round trip blurs the difference. One row in twenty warms up what a
     // session keeps: plans, attribute maps.
-    let statement = |rows: &str| {
+    let statement = |written: &str, rows: &str| {
         format!(
-            "WITH step AS MATERIALIZED (SELECT * FROM bench.step WHERE kind = '{}' AND n % 20 {rows}) {}",
-            case.kind, case.statement
+            "WITH step AS MATERIALIZED (SELECT * FROM bench.step WHERE kind = '{}' AND n % 20 {rows}) {written}",
+            case.kind
         )
+    };
+    let before = match case.before {
+        "" => "NULL".to_owned(),
+        before => statement(before, "= 0"),
     };
     client.batch_execute(&format!(
         "CREATE FUNCTION bench.run() RETURNS double precision LANGUAGE plpgsql AS $run$
          DECLARE started timestamptz; done timestamptz; written integer;
          BEGIN
+           {before};
            {};
            SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED;
            started := clock_timestamp();
@@ -454,8 +496,8 @@ fn measure(
            done := clock_timestamp();
            RETURN extract(epoch FROM done - started) * 1e6 / written;
          END $run$",
-        statement("= 0"),
-        statement("<> 0")
+        statement(case.statement, "= 0"),
+        statement(case.statement, "<> 0")
     ))?;
     let mut samples = vec![Vec::with_capacity(options.rounds); variants.len()];
     for round in 0..=options.rounds {
@@ -469,7 +511,9 @@ fn measure(
                 _ => "auto",
             };
             client.batch_execute(&format!(
-                "BEGIN; SET LOCAL plan_cache_mode = {mode}; SET LOCAL opengeni.sandbox_recovery_protocol_v2 = '1'"
+                "BEGIN; SET LOCAL plan_cache_mode = {mode}; SET LOCAL opengeni.sandbox_recovery_protocol_v2 = '1';
+                 SET LOCAL ROLE {ROLE}; SELECT set_config('opengeni.account_id', bench.id('account', 1)::text, true),
+                   set_config('opengeni.workspace_id', bench.id('workspace', 1)::text, true)"
             ))?;
             let time: f64 = client.query_one("SELECT bench.run()", &[])?.get(0);
             client.batch_execute("ROLLBACK")?;
