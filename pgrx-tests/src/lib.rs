@@ -2,4 +2,5 @@
 //! and the protocol's own transactions.
 
 pub mod demo;
+pub mod random;
 pub mod server;

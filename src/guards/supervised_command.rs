@@ -87,11 +87,7 @@ fn delete(old: &Process<'_>) -> Verdict {
     if !old.supervised {
         return Ok(());
     }
-    let mut bits = u64::from(old.state_is(b"active") == Some(true));
-    if old.state_is(b"lost") == Some(false) {
-        bits |= u64::from(!old.has_receipt()) << 1 | u64::from(!old.captured()) << 2;
-    }
-    match bits {
+    match command::unsettled(old.row.text(P::State), old.has_receipt(), old.captured()) {
         0 => Ok(()),
         bits => Err(Refusal::new(
             Rule::DeleteUnsettled,

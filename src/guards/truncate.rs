@@ -17,8 +17,11 @@ pub fn check(event: &Event<'_>) -> Verdict {
 
 /// What `supervised_command.delete_unsettled` keeps from being deleted.
 fn is_unsettled(process: &Row<'_, P>) -> bool {
-    let state = process.text(P::State);
-    let proven = !process.is_null(P::Receipt) && process.boolean(P::Captured) == Some(true);
+    let captured = process.boolean(P::Captured) == Some(true);
     command::supervised(process.jsonb(P::Command).map(|d| d.root()))
-        && (state == Some(b"active") || state.is_some_and(|s| s != b"lost") && !proven)
+        && command::unsettled(
+            process.text(P::State),
+            !process.is_null(P::Receipt),
+            captured,
+        ) != 0
 }

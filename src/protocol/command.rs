@@ -36,3 +36,14 @@ pub fn same_without_streams<J: Json>(a: J, b: J) -> Option<bool> {
     }
     Some(a.every_member(|key, value| key == b"streams" || same(b.member(key), Some(value))))
 }
+
+/// What keeps a supervised command's evidence from being removed: bits for its being active, for a receipt
+/// and for captured output that are missing. A lost command has nothing left to wait for.
+pub fn unsettled(state: Option<&[u8]>, has_receipt: bool, captured: bool) -> u64 {
+    match state {
+        Some(b"lost") | None => 0,
+        Some(state) => {
+            u64::from(state == b"active") | u64::from(!has_receipt) << 1 | u64::from(!captured) << 2
+        }
+    }
+}

@@ -4,7 +4,6 @@ mod cases;
 mod database;
 mod deviations;
 mod moves;
-mod random;
 mod tenants;
 mod walk;
 

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use crate::random::Random;
 use crate::tenants::{self, LEASES, SETTLED, Tenant};
+use opengeni_guards_harness::random::Random;
 
 const P: &str = "sandbox_retained_processes";
 const A: &str = "sandbox_workspace_mutation_admissions";

@@ -8,8 +8,8 @@ use anyhow::Result;
 use crate::database::{Outcome, Pair, first_value};
 use crate::deviations::{self, Scene};
 use crate::moves::{Generator, Note, State, Transaction, state_query};
-use crate::random::Random;
 use crate::tenants::{STAGES, TENANTS, Tenant};
+use opengeni_guards_harness::random::Random;
 
 /// A tenant starts over after so many transactions, or when it has grown to so many processes.
 const LIFETIME: usize = 150;

@@ -6,7 +6,6 @@
 
 mod invariants;
 mod operations;
-mod random;
 mod world;
 
 use std::collections::BTreeMap;
@@ -19,8 +18,8 @@ use anyhow::{Context, Result, anyhow};
 use opengeni_guards_harness::server::Server;
 
 use invariants::Watch;
+use opengeni_guards_harness::random::Random;
 use operations::{Kind, Outcome};
-use random::Random;
 use world::World;
 
 struct Options {

@@ -11,8 +11,8 @@ use postgres::{Client, IsolationLevel, Transaction};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::random::Random;
 use crate::world::{Lease, World};
+use opengeni_guards_harness::random::Random;
 
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Kind {

@@ -10,7 +10,7 @@ use opengeni_guards_harness::server::{SUPERUSER, Server};
 use postgres::Client;
 use uuid::Uuid;
 
-use crate::random::Random;
+use opengeni_guards_harness::random::Random;
 
 const OWNER: &str = "og_storm_owner";
 const APP: &str = "og_storm_app";
