@@ -478,11 +478,11 @@ fn ensure_cargo_pgrx(workspace: &Workspace, logs: &Path) -> Result<PathBuf> {
         .arg("--no-default-features")
         .arg("--root")
         .arg(&tools)
-        // Built in a temporary directory that cargo removes.
-        .env_remove("CARGO_TARGET_DIR")
+        // Kept, so that an interrupted build goes on where it was.
+        .env("CARGO_TARGET_DIR", tools.join("build"))
         .current_dir("/");
     run_step(
-        format!("Building cargo-pgrx {PGRX} (some minutes, once)"),
+        format!("Building cargo-pgrx {PGRX} (4 to 15 minutes, once)"),
         &mut install,
         &logs.join("cargo-pgrx.log"),
     )?;

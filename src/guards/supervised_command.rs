@@ -1,7 +1,8 @@
 //! `supervised_command_guard`: BEFORE INSERT, UPDATE, DELETE of `sandbox_retained_processes`.
 //!
 //! A supervised command is evidence: what it ran as, what it was sent, what it wrote and how it ended
-//! can be added to, never taken back. The rules run in this order; the first that refuses speaks.
+//! can be added to, never taken back. The rules run in this order; the first that refuses speaks. Comments
+//! name them as `protocol/refusal.rs` does, without the guard's prefix.
 
 use crate::pg::jsonb::{Document, Value};
 use crate::pg::probe::{self, Key, Lock};
@@ -82,7 +83,7 @@ impl<'a> Process<'a> {
     }
 }
 
-/// Rule 1.
+/// `delete_unsettled`.
 fn delete(old: &Process<'_>) -> Verdict {
     if !old.supervised {
         return Ok(());
@@ -101,7 +102,7 @@ fn delete(old: &Process<'_>) -> Verdict {
     }
 }
 
-/// Rule 2 for INSERT: a transaction that is still to end could later pass for the retaining one.
+/// `retention_xid` of an INSERT: a transaction that is still to end could later pass for the retaining one.
 fn retention_is_own_or_finished(new: &Row<'_>) -> Verdict {
     if let Some(id) = new.xid8(P::RetentionXid)
         && session::top_transaction_id() != Some(id)
@@ -194,7 +195,7 @@ fn unchanged(
     }
 }
 
-/// Rules 2 to 13.
+/// `retention_xid` to `output_regress`: of an UPDATE.
 fn update(
     event: &Event<'_>,
     old: &Process<'_>,
@@ -240,7 +241,7 @@ fn update(
     Ok(())
 }
 
-/// Rule 3.
+/// `identity`.
 fn identity_is_unchanged(old: &Process<'_>, new: &Process<'_>, command_changed: bool) -> Verdict {
     let mut bits = 0;
     if command_changed {
@@ -267,7 +268,7 @@ fn same_without_streams(old: &Process<'_>, new: &Process<'_>) -> bool {
     }
 }
 
-/// Rule 4: the row has to be this transaction's own; one that was committed without a descriptor is a
+/// `initial_retention`: the row has to be this transaction's own; one that was committed without a descriptor is a
 /// legacy command for good.
 fn supervision_is_initial(old: &Process<'_>) -> Verdict {
     let retained_by = old.row.xid8(P::RetentionXid);
@@ -277,7 +278,7 @@ fn supervision_is_initial(old: &Process<'_>) -> Verdict {
     Ok(())
 }
 
-/// Rule 6.
+/// `proof_immutable`.
 fn proof_is_kept(old: &Process<'_>, new: &Process<'_>) -> Verdict {
     let rewritten = old.has_receipt() && new.row.distinct(&old.row, P::Receipt);
     let withdrawn = old.captured() && new.row.boolean(P::Captured) == Some(false);
@@ -291,7 +292,7 @@ fn proof_is_kept(old: &Process<'_>, new: &Process<'_>) -> Verdict {
     Ok(())
 }
 
-/// Rules 7 to 9, for an input index that changes.
+/// `stdin_closed`, `stdin_child` and `stdin_regress`, for an input index that changes.
 fn stdin_advances(event: &Event<'_>, old: &Process<'_>, new: &Process<'_>) -> Verdict {
     if old.is_cancelled() || old.has_receipt() {
         return refuse(Rule::StdinClosed, INPUT_INDEX);
@@ -356,7 +357,7 @@ fn is_on_the_same_lease(child: &row::Row<'_, ChildAdmission>, process: &Row<'_>)
     )
 }
 
-/// Rules 12 and 13. Streams are judged only where they change, so that a row whose cursor was poisoned
+/// `capture_protocol` and `output_regress`. Streams are judged only where they change, so that a row whose cursor was poisoned
 /// long ago can still be read, claimed, lost, cancelled and repaired.
 fn output_is_captured(old: &Process<'_>, new: &Process<'_>, streams_changed: bool) -> Verdict {
     let captured_changed = new.row.distinct(&old.row, P::Captured);
@@ -384,7 +385,7 @@ fn capture_is_open(new: &Process<'_>) -> bool {
     }
 }
 
-/// Rules 15 to 25a: of an INSERT, or of an UPDATE from `old`.
+/// `cancellation_intent` to `stream_cursor`: of an INSERT, or of an UPDATE from `old`.
 fn any_write(
     event: &Event<'_>,
     old: Option<&Process<'_>>,
@@ -430,7 +431,7 @@ fn any_write(
     Ok(())
 }
 
-/// Rule 17: attachment and capture of a lease wait for each other on its row. Another tenant's lease is
+/// `containment`: attachment and capture of a lease wait for each other on its row. Another tenant's lease is
 /// neither locked nor told of: a foreign key refuses it.
 fn lease_is_not_contained(event: &Event<'_>, new: &Row<'_>) -> Verdict {
     let mut bits = 0;
@@ -467,7 +468,7 @@ fn lease_is_not_contained(event: &Event<'_>, new: &Row<'_>) -> Verdict {
     }
 }
 
-/// Rules 21 to 23: a supervised command gets lost only by one of two typed transitions.
+/// `loss_fabricated`, `launch_rejection` and `typed_loss`: a supervised command gets lost only by one of two typed transitions.
 fn loss_is_typed(event: &Event<'_>, old: Option<&Process<'_>>, new: &Process<'_>) -> Verdict {
     let old = loss_adds_no_proof(old, new)?;
     if new.row.text(P::SettlementReason) == Some(loss::REJECTED) {
@@ -477,7 +478,7 @@ fn loss_is_typed(event: &Event<'_>, old: Option<&Process<'_>>, new: &Process<'_>
     }
 }
 
-/// Rule 21; hands back the row that gets lost.
+/// `loss_fabricated`; hands back the row that gets lost.
 fn loss_adds_no_proof<'p, 'a>(
     old: Option<&'p Process<'a>>,
     new: &Process<'_>,
@@ -529,7 +530,7 @@ fn binding(name: &std::ffi::CStr) -> Option<Document<'static>> {
     (!text.is_empty()).then(|| Document::parse(text))
 }
 
-/// Rule 22: the provider said that it never started, and nothing contradicts it.
+/// `launch_rejection`: the provider said that it never started, and nothing contradicts it.
 fn launch_was_rejected(event: &Event<'_>, old: &Process<'_>, new: &Process<'_>) -> Verdict {
     const NAMES: &[&str] = &[
         "supervision_receipt",
@@ -576,7 +577,7 @@ fn launch_was_rejected(event: &Event<'_>, old: &Process<'_>, new: &Process<'_>) 
     }
 }
 
-/// Rule 23: the provider instance is gone, and the transaction names exactly which.
+/// `typed_loss`: the provider instance is gone, and the transaction names exactly which.
 fn provider_was_lost(old: &Process<'_>, new: &Process<'_>) -> Verdict {
     let binding = binding(c"opengeni.supervised_provider_loss_binding").map(|d| d.root());
     let bound = || {
@@ -625,7 +626,7 @@ fn string<'a>(text: Option<&'a [u8]>) -> Expected<'a, Value<'a>> {
     text.map_or(Expected::Null, Expected::String)
 }
 
-/// Rule 25.
+/// `settlement`.
 fn settlement_is_proven(new: &Process<'_>, receipt: Option<Value<'_>>) -> Verdict {
     let settled = new.state_is(b"active") == Some(false) || !new.row.is_null(P::SettledAt);
     if !settled {

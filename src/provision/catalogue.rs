@@ -223,6 +223,16 @@ pub fn schema_owner(name: &str) -> Option<pg_sys::Oid> {
     )
 }
 
+/// Whether a role may read the process table of another schema.
+pub fn uses_another_schema(schema: &Schema, role: &str) -> bool {
+    scalar::<bool>(
+        "SELECT true FROM pg_class c
+          WHERE c.relname = 'sandbox_retained_processes' AND c.relkind = 'r' AND c.relnamespace <> $1
+            AND has_table_privilege($2, c.oid, 'SELECT') LIMIT 1",
+        &[schema.oid.into(), role.into()],
+    ) == Some(true)
+}
+
 /// The owner of an ordinary table.
 pub fn table_owner(schema: &str, name: &str) -> Option<pg_sys::Oid> {
     scalar(
@@ -237,6 +247,7 @@ pub fn table_owner(schema: &str, name: &str) -> Option<pg_sys::Oid> {
 /// What is wrong with a table of the model that already stands in the schema.
 pub enum Mismatch {
     NotATable,
+    Children,
     Owner(String),
     MissingColumn(&'static str),
     ColumnType {
@@ -256,6 +267,13 @@ pub fn mismatch(schema: &Schema, table: &Object) -> Option<Mismatch> {
     )?;
     if !ordinary {
         return Some(Mismatch::NotATable);
+    }
+    let children = scalar::<bool>(
+        "SELECT true FROM pg_inherits i WHERE i.inhparent = $1 LIMIT 1",
+        &[oid.into()],
+    );
+    if children == Some(true) {
+        return Some(Mismatch::Children);
     }
     let owner = table_owner(&schema.name, table.name)?;
     if !identity::has_privileges_of(schema.owner, owner) {

@@ -80,7 +80,7 @@ fn contract_is_trusted(schema: &Schema) {
             )
             .detail("Row-level security would rest on what that role makes of it. Nothing has been changed.")
             .hint(format!(
-                "Give it to {}, to the database's owner or to a superuser.",
+                "Give the schema and the helper functions in it to {}, to the database's owner or to a superuser.",
                 catalogue::role_name(schema.owner)
             ))
             .raise();
@@ -113,6 +113,11 @@ fn refuse(schema: &Schema, table: &Object, mismatch: Mismatch) -> ! {
             format!("{name} is not an ordinary table"),
         )
         .hint("Rename what stands under this name; provision creates the table."),
+        Mismatch::Children => Failure::new(
+            PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+            format!("table {name} has child tables, which no guard reads"),
+        )
+        .hint("Let no table inherit from the protocol's tables."),
         Mismatch::Owner(owner) => Failure::new(
             PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
             format!(
@@ -144,6 +149,20 @@ fn refuse(schema: &Schema, table: &Object, mismatch: Mismatch) -> ! {
 fn private_schema(schema: &Schema) -> Line {
     let object = format!("schema {PRIVATE}");
     if catalogue::schema_owner(PRIVATE).is_some() {
+        let usable = scalar::<bool>(
+            "SELECT has_schema_privilege($1, 'USAGE')",
+            &[PRIVATE.into()],
+        );
+        if usable != Some(true) {
+            let owner = quote(&catalogue::role_name(schema.owner));
+            Failure::new(
+                PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                format!("role {owner} may not use schema {PRIVATE}"),
+            )
+            .detail("Nothing has been changed.")
+            .hint(format!("Run GRANT USAGE ON SCHEMA {PRIVATE} TO {owner}."))
+            .raise();
+        }
         return Line {
             object,
             action: "present",

@@ -50,13 +50,22 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
         .raise();
     }
     let role = quote(role_name);
+    if catalogue::table_owner(&schema.name, "sandbox_retained_processes").is_none() {
+        warning!(
+            "schema {} holds no tables of the protocol yet: provision it, then call this again",
+            schema.name
+        );
+    }
     let ours = |owner: pg_sys::Oid| identity::has_privileges_of(schema.owner, owner);
     schema.as_owner(|| {
         let mut statements = Vec::new();
+        // What the schemas of the contract share stays while another one needs it.
+        let shared = !grant && catalogue::uses_another_schema(&schema, role_name);
         for name in [schema.name.as_str(), PRIVATE] {
             let quoted = quote(name);
             match catalogue::schema_owner(name) {
                 None => {}
+                Some(_) if shared && name == PRIVATE => {}
                 Some(owner) if ours(owner) => {
                     statements.push(format!("REVOKE ALL ON SCHEMA {quoted} FROM {role} CASCADE"));
                     if grant {
@@ -76,6 +85,7 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
         ] {
             for object in model::objects(kind).filter(|o| catalogue::exists(&schema, o)) {
                 let name = match kind {
+                    Kind::Function if shared => continue,
                     Kind::Function if !catalogue::function_owner(object.name).is_some_and(ours) => {
                         continue;
                     }

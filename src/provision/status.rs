@@ -89,6 +89,7 @@ fn of_schema(schema: &Schema) -> Vec<Line> {
 fn describe(mismatch: Mismatch) -> String {
     match mismatch {
         Mismatch::NotATable => "not an ordinary table".to_owned(),
+        Mismatch::Children => "has child tables, which no guard reads".to_owned(),
         Mismatch::Owner(owner) => format!("belongs to {owner}, not to the schema's owner"),
         Mismatch::MissingColumn(column) => format!("column {column} is missing"),
         Mismatch::ColumnType {
