@@ -54,6 +54,21 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         ),
         bare_case(
             server,
+            "hardening: what two schemas share stays granted while one of them needs it",
+            shared_grants,
+        ),
+        bare_case(
+            server,
+            "hardening: an owner that may not use the contract schema is told what to grant",
+            unusable_contract_schema,
+        ),
+        case(
+            server,
+            "hardening: status() and provision() tell of child tables",
+            child_tables_are_told,
+        ),
+        bare_case(
+            server,
             "hardening: the owner that provision was given grants usage, as does a superuser",
             another_owner_grants,
         ),
@@ -948,6 +963,77 @@ fn lease_of_another_tenant(db: &Db) -> Result<()> {
             Ok(())
         }
     }
+}
+
+fn shared_grants(db: &Db) -> Result<()> {
+    let mut admin = db.admin()?;
+    admin.batch_execute(&format!(
+        "CREATE EXTENSION opengeni_guards;
+         CREATE SCHEMA one AUTHORIZATION {OWNER}; CREATE SCHEMA two AUTHORIZATION {OWNER};
+         CREATE SCHEMA opengeni_private AUTHORIZATION {OWNER}"
+    ))?;
+    let mut owner = db.owner()?;
+    for schema in ["one", "two"] {
+        owner.execute("SELECT opengeni_guards.provision($1)", &[&schema])?;
+        grant_usage(&mut owner, APP, schema)?;
+    }
+    let usable = |admin: &mut Client| -> Result<bool> {
+        let sql = "SELECT has_schema_privilege($1::text, 'opengeni_private', 'USAGE')
+          AND has_function_privilege($1::text, 'opengeni_private.workspace_rls_visible(uuid, uuid)', 'EXECUTE')";
+        Ok(admin.query_one(sql, &[&APP])?.get(0))
+    };
+    let revoke = "SELECT opengeni_guards.revoke_usage($1::text::name, $2)";
+    owner.execute(revoke, &[&APP, &"two"])?;
+    ensure!(usable(&mut admin)?, "schema one lost what it shares");
+    owner.execute(revoke, &[&APP, &"one"])?;
+    let left: bool = admin
+        .query_one(
+            "SELECT has_schema_privilege($1::text, 'opengeni_private', 'USAGE')",
+            &[&APP],
+        )?
+        .get(0);
+    ensure!(!left, "the last revoke left USAGE behind");
+    Ok(())
+}
+
+fn unusable_contract_schema(db: &Db) -> Result<()> {
+    let mut admin = db.admin()?;
+    admin.batch_execute(&format!(
+        "CREATE EXTENSION opengeni_guards;
+         CREATE SCHEMA {SCHEMA} AUTHORIZATION {OWNER};
+         CREATE SCHEMA opengeni_private"
+    ))?;
+    let before = snapshot(&mut admin)?;
+    let sql = format!("SELECT opengeni_guards.provision('{SCHEMA}')");
+    let refusal = refused(&mut db.owner()?, &sql, &[])?;
+    refusal.has_state("42501")?;
+    let hint = refusal.hint.clone().unwrap_or_default();
+    ensure!(
+        hint.contains("GRANT USAGE ON SCHEMA opengeni_private"),
+        "{refusal:?}"
+    );
+    same(&before, &snapshot(&mut admin)?)
+}
+
+fn child_tables_are_told(db: &Db) -> Result<()> {
+    let mut owner = db.owner()?;
+    owner.batch_execute(&format!(
+        "CREATE TABLE {SCHEMA}.heir () INHERITS ({SCHEMA}.sandbox_retained_processes)"
+    ))?;
+    let found = lines(
+        &mut owner,
+        "SELECT object || ': ' || detail FROM opengeni_guards.status($1) WHERE state = 'incompatible'",
+        &[&SCHEMA],
+    )?;
+    ensure!(
+        found.len() == 1 && found[0].contains("sandbox_retained_processes: has child tables"),
+        "{found:?}"
+    );
+    let sql = format!("SELECT opengeni_guards.provision('{SCHEMA}')");
+    refused(&mut owner, &sql, &[])?.has_state("42809")?;
+    owner.batch_execute(&format!("DROP TABLE {SCHEMA}.heir"))?;
+    owner.batch_execute(&sql)?;
+    Ok(())
 }
 
 fn reserved_schemas(db: &Db) -> Result<()> {
