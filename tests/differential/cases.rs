@@ -157,6 +157,15 @@ impl Case {
     }
 }
 
+/// What a RESTRICT foreign key says: the standard's own state from 18 on.
+fn restrict_violation() -> &'static str {
+    let major = std::env::var("OPENGENI_GUARDS_MAJOR").unwrap_or_default();
+    match major.parse::<u32>() {
+        Ok(18..) => "23001",
+        _ => "23503",
+    }
+}
+
 fn tenant(pair: &mut Pair) -> Result<(String, String)> {
     let value = crate::database::first_value(
         &mut pair.native.admin,
@@ -1876,7 +1885,12 @@ fn admissions() -> Vec<Case> {
             &[LOST],
             &["settle"],
         ),
-        case("parent delete, ended", &[EXITED], &["-A"], State("23503")),
+        case(
+            "parent delete, ended",
+            &[EXITED],
+            &["-A"],
+            State(restrict_violation()),
+        ),
         ok(
             "parent of a legacy process",
             &[
