@@ -180,19 +180,21 @@ impl<'k, T: Table> Probe<'k, T> {
             let map = map::of::<T>(self.table);
             let cursor = Cursor::open(self.table, &map, snapshot, self.keys);
             while cursor.next(slot) {
-                let row = Row::<T>::mapped(map, slot);
+                let mut row = Row::<T>::mapped(map, slot);
                 if !fits(&row) {
                     continue;
                 }
                 if let Some(lock) = self.lock {
+                    if !lock_row(self.table, slot, snapshot, lock) {
+                        continue;
+                    }
                     // What was locked may be a later version than what was read.
-                    if !lock_row(self.table, slot, snapshot, lock)
-                        || !fits(&Row::<T>::mapped(map, slot))
-                    {
+                    row = Row::mapped(map, slot);
+                    if !fits(&row) {
                         continue;
                     }
                 }
-                if !visit(&Row::<T>::mapped(map, slot)) {
+                if !visit(&row) {
                     break;
                 }
             }

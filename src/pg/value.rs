@@ -16,13 +16,7 @@ use crate::protocol::tables::Type;
 pub fn palloc_cstr(text: &str) -> *const c_char {
     let bytes = text.as_bytes();
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
-    // SAFETY: the allocation has room for `end` bytes and the terminator.
-    unsafe {
-        let copy = pg_sys::palloc(end + 1).cast::<u8>();
-        std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy, end);
-        *copy.add(end) = 0;
-        copy.cast()
-    }
+    palloc_cstring(&bytes[..end]).as_ptr()
 }
 
 /// Copies bytes into a `text` datum in the current memory context.

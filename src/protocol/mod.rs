@@ -1,4 +1,4 @@
-//! What the protocol *is*, as decisions over plain values: no server call, no unsafe code.
+//! What the protocol *is*, as decisions over plain values: no server call, safe code only.
 //!
 //! Everything here can be tested without a server. Documents are read through [`json::Json`], which
 //! the binary jsonb reader implements at the edge and `serde_json` implements in the tests.
