@@ -12,10 +12,13 @@ mod pg;
 mod protocol;
 #[deny(unsafe_code)]
 mod provision;
+#[deny(unsafe_code)]
+mod queues;
 mod surface;
 
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    pg::capability::init();
     pg::invalidation::init();
 }
 

@@ -2,15 +2,18 @@
 
 #[pgrx::pg_schema]
 mod opengeni_guards {
+    use pgrx::Uuid;
     use pgrx::pg_sys::FunctionCallInfo;
     use pgrx::prelude::*;
 
     use crate::guards;
     use crate::pg::identity::pinned;
     use crate::pg::name::Name;
+    use crate::pg::rows::{self, Rows};
     use crate::pg::trigger::{Answer, after_row, before_row, before_statement};
     use crate::protocol::refusal::Rule;
     use crate::provision;
+    use crate::queues;
 
     #[pg_extern(volatile, parallel_unsafe)]
     fn enforce_sandbox_recovery_protocol_v2(fcinfo: FunctionCallInfo) -> Answer {
@@ -85,6 +88,181 @@ mod opengeni_guards {
     #[pg_extern(volatile, parallel_unsafe)]
     fn refuse_truncate_of_unsettled_evidence(fcinfo: FunctionCallInfo) -> Answer {
         before_statement(fcinfo, guards::truncate::check)
+    }
+
+    // The fleet's queues: sql/model/contract.sql has the names under which the application calls them.
+
+    /// Removes stale holders, recounts their leases, ends expired warm-ups; the leases that have drained.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn reap_sandbox_leases(
+        data_schema: Option<&str>,
+        viewer_holder_ttl_ms: Option<i64>,
+        turn_holder_ttl_ms: Option<i64>,
+        idle_grace_ms: Option<i64>,
+        fcinfo: FunctionCallInfo,
+    ) -> rows::ReapedLeases {
+        let rows = Rows::of(fcinfo);
+        queues::reap::reap(
+            data_schema,
+            viewer_holder_ttl_ms,
+            turn_holder_ttl_ms,
+            idle_grace_ms,
+            &rows,
+        );
+        rows::ReapedLeases(rows)
+    }
+
+    /// Claims due retained processes whose owner has ended.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn claim_terminal_retained_processes(
+        data_schema: Option<&str>,
+        claim_id: Option<Uuid>,
+        claim_limit: Option<i32>,
+        claim_ttl_ms: Option<i64>,
+        fcinfo: FunctionCallInfo,
+    ) -> rows::ClaimedProcesses {
+        let rows = Rows::of(fcinfo);
+        queues::processes::claim(
+            data_schema,
+            claim_id.as_ref().map(Uuid::as_bytes),
+            claim_limit,
+            claim_ttl_ms,
+            &rows,
+        );
+        rows::ClaimedProcesses(rows)
+    }
+
+    /// Active retained processes, counted by their owner's state.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn count_active_retained_processes_by_owner_state(
+        data_schema: Option<&str>,
+        fcinfo: FunctionCallInfo,
+    ) -> rows::ActiveProcesses {
+        let rows = Rows::of(fcinfo);
+        queues::processes::count_by_owner(data_schema, &rows);
+        rows::ActiveProcesses(rows)
+    }
+
+    /// Drained leases that are still there, counted by backend and age.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn count_expired_draining_sandbox_leases(
+        data_schema: Option<&str>,
+        fcinfo: FunctionCallInfo,
+    ) -> rows::ExpiredLeases {
+        let rows = Rows::of(fcinfo);
+        queues::leases::count_expired(data_schema, &rows);
+        rows::ExpiredLeases(rows)
+    }
+
+    /// Claims checkpoint artifacts that no lease refers to, for deletion at the provider.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn claim_sandbox_checkpoint_artifacts(
+        data_schema: Option<&str>,
+        claim_id: Option<Uuid>,
+        claim_limit: Option<i32>,
+        claim_ttl_ms: Option<i64>,
+        fcinfo: FunctionCallInfo,
+    ) -> rows::ClaimedArtifacts {
+        let rows = Rows::of(fcinfo);
+        queues::artifacts::claim(
+            data_schema,
+            claim_id.as_ref().map(Uuid::as_bytes),
+            claim_limit,
+            claim_ttl_ms,
+            &rows,
+        );
+        rows::ClaimedArtifacts(rows)
+    }
+
+    /// Ends the claim on a checkpoint artifact; false where it is not held.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn settle_sandbox_checkpoint_artifact(
+        data_schema: Option<&str>,
+        artifact_id: Option<Uuid>,
+        claim_id: Option<Uuid>,
+        deleted: Option<bool>,
+        error: Option<&str>,
+        retry_after_ms: Option<i64>,
+    ) -> bool {
+        queues::artifacts::settle(
+            data_schema,
+            artifact_id.as_ref().map(Uuid::as_bytes),
+            claim_id.as_ref().map(Uuid::as_bytes),
+            deleted,
+            error,
+            retry_after_ms,
+        )
+    }
+
+    /// Forgets checkpoint artifacts deleted longer ago than the retention; how many.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn prune_deleted_sandbox_checkpoint_artifacts(
+        data_schema: Option<&str>,
+        retention_ms: Option<i64>,
+        prune_limit: Option<i32>,
+    ) -> i32 {
+        queues::artifacts::prune(data_schema, retention_ms, prune_limit)
+    }
+
+    /// Checkpoints that have no artifact row yet.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn list_legacy_modal_checkpoint_slots(
+        data_schema: Option<&str>,
+        slot_limit: Option<i32>,
+        fcinfo: FunctionCallInfo,
+    ) -> rows::CheckpointSlots {
+        let rows = Rows::of(fcinfo);
+        queues::leases::checkpoint_slots(data_schema, slot_limit, &rows);
+        rows::CheckpointSlots(rows)
+    }
+
+    /// Requests the rotation of leases whose provider's deadline is near; how many.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn request_due_sandbox_rotations(
+        data_schema: Option<&str>,
+        lead_ms: Option<i64>,
+        batch_limit: Option<i32>,
+    ) -> i32 {
+        queues::rotation::request_due(data_schema, lead_ms, batch_limit)
+    }
+
+    /// Checkpoint artifacts, counted by state.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn sandbox_checkpoint_artifact_inventory(
+        data_schema: Option<&str>,
+        fcinfo: FunctionCallInfo,
+    ) -> rows::ArtifactStates {
+        let rows = Rows::of(fcinfo);
+        queues::artifacts::inventory(data_schema, &rows);
+        rows::ArtifactStates(rows)
+    }
+
+    /// Requested rotations, and what stands in their way.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn sandbox_rotation_backlog(
+        data_schema: Option<&str>,
+        fcinfo: FunctionCallInfo,
+    ) -> rows::RotationBacklog {
+        let rows = Rows::of(fcinfo);
+        queues::rotation::backlog(data_schema, &rows);
+        rows::RotationBacklog(rows)
+    }
+
+    /// The live leases on Modal, through the read capability of the tables' owner.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn list_live_modal_sandbox_leases(
+        data_schema: Option<&str>,
+        fcinfo: FunctionCallInfo,
+    ) -> rows::LiveLeases {
+        let rows = Rows::of(fcinfo);
+        queues::leases::live_modal(data_schema, &rows);
+        rows::LiveLeases(rows)
+    }
+
+    /// Whether `list_live_modal_sandbox_leases` is reading this schema's leases at the moment.
+    #[pg_extern(stable, parallel_restricted)]
+    fn modal_inventory_read_capability_active(data_schema: Option<&str>) -> bool {
+        queues::leases::capability_active(data_schema)
     }
 
     /// Creates what is missing of the data model in a schema and binds the guards.
@@ -170,4 +348,9 @@ mod opengeni_guards {
 }
 
 pgrx::extension_sql_file!("../sql/encoding.sql", name = "encoding", bootstrap);
+pgrx::extension_sql_file!(
+    "../sql/warming_reset.sql",
+    name = "warming_reset",
+    requires = [opengeni_guards]
+);
 pgrx::extension_sql_file!("../sql/privileges.sql", name = "privileges", finalize);

@@ -134,6 +134,10 @@ CREATE UNIQUE INDEX sandbox_checkpoint_artifacts_provider_object_uq
 CREATE INDEX sandbox_checkpoint_artifacts_gc_idx ON sandbox_checkpoint_artifacts (delete_after, created_at, id)
   WHERE state IN ('candidate', 'current', 'previous', 'delete_pending', 'delete_failed', 'deleting');
 
+-- @index sandbox_checkpoint_artifacts_deleted_idx
+CREATE INDEX sandbox_checkpoint_artifacts_deleted_idx ON sandbox_checkpoint_artifacts (deleted_at, id)
+  WHERE state = 'deleted';
+
 -- @index sandbox_checkpoint_artifacts_source_idx
 CREATE INDEX sandbox_checkpoint_artifacts_source_idx
   ON sandbox_checkpoint_artifacts (workspace_id, sandbox_group_id, source_lease_id);

@@ -108,6 +108,11 @@ CREATE INDEX sandbox_leases_expired_draining_inventory_idx ON sandbox_leases (ex
 CREATE INDEX sandbox_leases_provider_deadline_idx ON sandbox_leases (provider_deadline_at, id)
   WHERE backend = 'modal' AND liveness IN ('warming', 'warm') AND rotation_requested_at IS NULL;
 
+-- @index sandbox_leases_reap_idx
+-- The sweep reads the leases that may have to change, never the cold fleet; in the order of the holders' index.
+CREATE INDEX sandbox_leases_reap_idx ON sandbox_leases (id) INCLUDE (liveness, refcount, turn_holders, viewer_holders)
+  WHERE liveness <> 'cold' OR refcount <> 0 OR turn_holders <> 0 OR viewer_holders <> 0;
+
 -- @index sandbox_leases_current_checkpoint_idx
 -- The artifact guard asks at COMMIT who refers to an artifact.
 CREATE INDEX sandbox_leases_current_checkpoint_idx ON sandbox_leases (current_checkpoint_artifact_id) WHERE current_checkpoint_artifact_id IS NOT NULL;

@@ -54,6 +54,18 @@ impl Failure {
     }
 }
 
+/// Tells the caller something by WARNING (01000).
+pub fn warn(message: impl Into<String>, detail: impl Into<String>, hint: &str) {
+    ErrorReport::new(
+        PgSqlErrorCode::ERRCODE_WARNING,
+        message.into(),
+        "opengeni_guards",
+    )
+    .set_detail(detail)
+    .set_hint(hint)
+    .report(PgLogLevel::WARNING);
+}
+
 /// A SQLSTATE in the server's packed form: six bits a character.
 fn packed(state: &str) -> c_int {
     state.bytes().take(5).enumerate().fold(0, |packed, (i, b)| {

@@ -1,6 +1,6 @@
 //! Acting as somebody else, always restricted.
 
-use std::ffi::{CString, c_int};
+use std::ffi::{CStr, CString, c_int};
 
 use pgrx::pg_sys;
 
@@ -25,10 +25,17 @@ pub fn as_role<T>(role: pg_sys::Oid, search_path: &str, body: impl FnOnce() -> T
 /// the caller's settings back.
 pub fn with_search_path<T>(search_path: &str, body: impl FnOnce() -> T) -> T {
     let path = CString::new(search_path).unwrap_or_default();
-    let settings = [
-        (c"search_path", path.as_c_str()),
-        (c"quote_all_identifiers", c"off"),
-    ];
+    with_settings(
+        &[
+            (c"search_path", path.as_c_str()),
+            (c"quote_all_identifiers", c"off"),
+        ],
+        body,
+    )
+}
+
+/// Runs `body` with these settings and puts the caller's back.
+pub fn with_settings<T>(settings: &[(&CStr, &CStr)], body: impl FnOnce() -> T) -> T {
     // SAFETY: a nest level of its own, closed below or by abort; the settings are plain user ones.
     let level = unsafe {
         let level = pg_sys::NewGUCNestLevel();
@@ -49,6 +56,21 @@ pub fn with_search_path<T>(search_path: &str, body: impl FnOnce() -> T) -> T {
     let result = body();
     // SAFETY: closes the level opened above.
     unsafe { pg_sys::AtEOXact_GUC(true, level) };
+    result
+}
+
+/// Runs `body` with the current user's own tables free of the row-level security that is forced on their
+/// owner. Anybody else's tables keep theirs.
+pub fn unforced<T>(body: impl FnOnce() -> T) -> T {
+    let (mut user, mut context): (pg_sys::Oid, c_int) = (pg_sys::InvalidOid, 0);
+    // SAFETY: the server's own pair of calls; on an error the (sub)transaction's abort restores both.
+    unsafe {
+        pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
+        pg_sys::SetUserIdAndSecContext(user, context | pg_sys::SECURITY_NOFORCE_RLS as c_int);
+    }
+    let result = body();
+    // SAFETY: restores what was read above.
+    unsafe { pg_sys::SetUserIdAndSecContext(user, context) };
     result
 }
 

@@ -51,7 +51,7 @@ pub fn known_type(oid: pg_sys::Oid) -> Option<Type> {
     ALL.into_iter().find(|ty| type_oid(*ty) == oid)
 }
 
-fn type_oid(ty: Type) -> pg_sys::Oid {
+pub fn type_oid(ty: Type) -> pg_sys::Oid {
     match ty {
         Type::Bigint => pg_sys::INT8OID,
         Type::Boolean => pg_sys::BOOLOID,

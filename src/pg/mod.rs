@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+pub mod capability;
 pub mod chain;
 pub mod error;
 pub mod identity;
@@ -11,7 +12,9 @@ pub mod map;
 pub mod name;
 pub mod probe;
 pub mod row;
+pub mod rows;
 pub mod session;
+pub mod statement;
 pub mod trigger;
 pub mod value;
 

@@ -15,6 +15,23 @@ pub fn setting(name: &CStr) -> Option<&CStr> {
     }
 }
 
+/// Opts the transaction into the protocol, as its writers have to, until it ends.
+pub fn set_protocol_marker() {
+    // SAFETY: a setting of a custom class; LOCAL outlives the function calls around this one.
+    unsafe {
+        pg_sys::set_config_option(
+            c"opengeni.sandbox_recovery_protocol_v2".as_ptr(),
+            c"1".as_ptr(),
+            pg_sys::GucContext::PGC_USERSET,
+            pg_sys::GucSource::PGC_S_SESSION,
+            pg_sys::GucAction::GUC_ACTION_LOCAL,
+            true,
+            0,
+            false,
+        );
+    }
+}
+
 /// Whether the session user (not the current role) is a superuser.
 pub fn session_user_is_superuser() -> bool {
     // SAFETY: look-ups by OID.

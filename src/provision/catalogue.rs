@@ -85,6 +85,35 @@ impl Schema {
         identity::as_role(self.owner, &path, body)
     }
 
+    /// A statement of the model with this schema and its owner in their places.
+    pub fn render(&self, sql: &str) -> String {
+        let literal = |text: &str| pgrx::spi::quote_literal(text);
+        sql.replace(
+            "{data_schema}",
+            &format!(
+                "(pg_catalog.parse_ident({}::pg_catalog.regnamespace::text))[1]",
+                literal(&quote(&self.name))
+            ),
+        )
+        .replace("{owner}", &literal(&role_name(self.owner)))
+    }
+
+    /// How a function of the model is called in the catalogues: `schema.name(types)`, unquoted.
+    pub fn signature(&self, function: &Object) -> String {
+        match function.is_private() {
+            true => function.name.to_owned(),
+            false => format!("{}.{}", self.name, function.name),
+        }
+    }
+
+    /// How a function of the model is called in a statement.
+    pub fn quoted_signature(&self, function: &Object) -> String {
+        match function.is_private() {
+            true => function.name.to_owned(),
+            false => format!("{}.{}", quote(&self.name), function.name),
+        }
+    }
+
     /// The quoted name of something in this schema.
     pub fn qualify(&self, name: &str) -> String {
         format!("{}.{}", quote(&self.name), quote(name))
@@ -166,7 +195,9 @@ pub fn take_turns(schema: &Schema) {
 pub fn exists(schema: &Schema, object: &Object) -> bool {
     let sql = match object.kind {
         // By catalogue: to_regprocedure wants USAGE on the schema.
-        Kind::Function => return function_owner(object.name).is_some(),
+        Kind::Function | Kind::Contract => {
+            return function_owner(&schema.signature(object)).is_some();
+        }
         Kind::Table => {
             "SELECT true FROM pg_class c
               WHERE c.relnamespace = $1 AND c.relname = $3 AND $2 IS NOT NULL"
@@ -213,6 +244,82 @@ pub fn function_owner(signature: &str) -> Option<pg_sys::Oid> {
           WHERE $1 = concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')')",
         &[signature.into()],
     )
+}
+
+/// What stands under a contract name.
+pub enum Contract {
+    Missing,
+    /// The native of the same name, for this schema, as its owner.
+    Native,
+    /// The native, for another schema.
+    Elsewhere(String),
+    /// The native, but not called as `provision` has it called: why.
+    Altered(&'static str),
+    /// Something else.
+    Unknown,
+}
+
+/// Looks at a contract function: what it depends on tells what its bound body calls, and for which schema.
+pub fn contract(schema: &Schema, function: &Object) -> Contract {
+    let found = rows(
+        "SELECT EXISTS (
+             SELECT FROM pg_depend d JOIN pg_proc native ON native.oid = d.refobjid
+               JOIN pg_namespace n ON n.oid = native.pronamespace
+              WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.refclassid = 'pg_proc'::regclass
+                AND n.nspname = 'opengeni_guards' AND native.proname = p.proname),
+           (SELECT s.nspname::text
+              FROM pg_depend d JOIN pg_namespace s ON s.oid = d.refobjid
+             WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.refclassid = 'pg_namespace'::regclass
+               AND d.refobjid <> p.pronamespace),
+           p.prosecdef, p.proowner = $2,
+           coalesce(p.proconfig = ARRAY['search_path=pg_catalog, pg_temp'], false)
+          FROM pg_proc p
+          JOIN pg_namespace n ON n.oid = p.pronamespace
+         WHERE concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1",
+        &[schema.signature(function).into(), schema.owner.into()],
+        |row| {
+            Ok((
+                row.get::<bool>(1)? == Some(true),
+                row.get::<String>(2)?,
+                row.get::<bool>(3)? == Some(true),
+                row.get::<bool>(4)? == Some(true),
+                row.get::<bool>(5)? == Some(true),
+            ))
+        },
+    );
+    let definer = function.sql.contains("SECURITY DEFINER");
+    match found.into_iter().next() {
+        None => Contract::Missing,
+        Some((false, ..)) => Contract::Unknown,
+        Some((_, Some(other), ..)) if other != schema.name => Contract::Elsewhere(other),
+        Some((.., owned, _)) if !owned => Contract::Altered("does not belong to the tables' owner"),
+        Some((_, _, secdef, ..)) if secdef != definer => Contract::Altered(match definer {
+            true => "does not run as its owner",
+            false => "runs as its owner",
+        }),
+        Some((.., path)) if path != definer => {
+            Contract::Altered("does not pin its search_path as it was created")
+        }
+        Some(_) => Contract::Native,
+    }
+}
+
+/// Who may execute a function besides its owner; the empty name is PUBLIC.
+pub fn executors(signature: &str) -> Vec<String> {
+    rows(
+        "SELECT DISTINCT coalesce(r.rolname::text, '')
+           FROM pg_proc p
+           JOIN pg_namespace n ON n.oid = p.pronamespace
+           CROSS JOIN aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) acl
+           LEFT JOIN pg_roles r ON r.oid = acl.grantee
+          WHERE concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1
+            AND acl.grantee <> p.proowner",
+        &[signature.into()],
+        |row| row.get::<String>(1),
+    )
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// The owner of a schema.

@@ -5,7 +5,7 @@ use pgrx::prelude::*;
 
 use super::catalogue::{self, Mismatch, Schema, quote, scalar};
 use super::model::{self, Kind, Object};
-use super::status::trigger_state;
+use super::status::{contract_state, trigger_state};
 use crate::pg::error::Failure;
 use crate::pg::identity::{self, pinned};
 
@@ -59,12 +59,15 @@ fn contract_is_trusted(schema: &Schema) {
         format!("schema {PRIVATE}"),
         catalogue::schema_owner(PRIVATE),
     ))
-    .chain(model::objects(Kind::Function).map(|function| {
-        (
-            format!("function {}", function.name),
-            catalogue::function_owner(function.name),
-        )
-    }));
+    .chain(
+        model::objects(Kind::Function)
+            .chain(model::objects(Kind::Contract).filter(|function| !function.is_private()))
+            .map(|function| {
+                let signature = schema.signature(function);
+                let owner = catalogue::function_owner(&signature);
+                (format!("function {signature}"), owner)
+            }),
+    );
     for (object, owner) in owners {
         let Some(owner) = owner else { continue };
         let powerful = scalar::<bool>(
@@ -196,7 +199,7 @@ fn private_schema(schema: &Schema) -> Line {
 /// Creates one object where it is missing.
 fn converge(schema: &Schema, object: &Object) -> Line {
     let name = match object.kind {
-        Kind::Function => object.name.to_owned(),
+        Kind::Function | Kind::Contract => schema.quoted_signature(object),
         Kind::Sequence | Kind::Table | Kind::Index => schema.qualify(object.name),
         Kind::Rls => format!("of {}", schema.qualify(object.table)),
         _ => format!("{} on {}", quote(object.name), schema.qualify(object.table)),
@@ -207,8 +210,17 @@ fn converge(schema: &Schema, object: &Object) -> Line {
         note: None,
     };
     if !catalogue::exists(schema, object) {
-        catalogue::execute(object.sql);
+        catalogue::execute(&schema.render(object.sql));
+        if object.kind == Kind::Contract {
+            close(schema, object);
+        }
         line.action = "created";
+    } else if object.kind == Kind::Contract {
+        let (state, detail) = pinned(|| contract_state(schema, object));
+        if state != "native" {
+            line.action = "left";
+            line.note = Some(detail.unwrap_or_else(|| state.to_owned()));
+        }
     } else if object.kind == Kind::Trigger {
         let (state, detail) = pinned(|| trigger_state(schema, object));
         if state != "native" {
@@ -220,4 +232,22 @@ fn converge(schema: &Schema, object: &Object) -> Line {
         }
     }
     line
+}
+
+/// Takes a new contract function from everybody whom default privileges gave it to. Only what the policies
+/// ask is everybody's.
+fn close(schema: &Schema, function: &Object) {
+    let name = schema.quoted_signature(function);
+    for role in pinned(|| catalogue::executors(&schema.signature(function))) {
+        let role = match role.as_str() {
+            "" => "PUBLIC".to_owned(),
+            role => quote(role),
+        };
+        catalogue::execute(&format!(
+            "REVOKE ALL ON FUNCTION {name} FROM {role} CASCADE"
+        ));
+    }
+    if !function.is_private() {
+        catalogue::execute(&format!("GRANT EXECUTE ON FUNCTION {name} TO PUBLIC"));
+    }
 }

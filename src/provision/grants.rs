@@ -3,9 +3,9 @@
 use pgrx::prelude::*;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
-use super::catalogue::{self, Schema, execute, quote};
+use super::catalogue::{self, Contract, Schema, execute, quote};
 use super::create::{PRIVATE, role};
-use super::model::{self, Kind};
+use super::model::{self, Kind, Object};
 use crate::pg::error::Failure;
 use crate::pg::identity;
 
@@ -82,18 +82,24 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
             (Kind::Table, "TABLE", "SELECT, INSERT, UPDATE, DELETE"),
             (Kind::Sequence, "SEQUENCE", "USAGE, SELECT"),
             (Kind::Function, "FUNCTION", "EXECUTE"),
+            (Kind::Contract, "FUNCTION", "EXECUTE"),
         ] {
             for object in model::objects(kind).filter(|o| catalogue::exists(&schema, o)) {
                 let name = match kind {
                     Kind::Function if shared => continue,
-                    Kind::Function if !catalogue::function_owner(object.name).is_some_and(ours) => {
-                        continue;
+                    Kind::Contract if serves_another(&schema, object) => continue,
+                    Kind::Function | Kind::Contract => {
+                        let signature = schema.signature(object);
+                        if !catalogue::function_owner(&signature).is_some_and(ours) {
+                            continue;
+                        }
+                        schema.quoted_signature(object)
                     }
-                    Kind::Function => object.name.to_owned(),
                     _ => schema.qualify(object.name),
                 };
                 statements.push(format!("REVOKE ALL ON {noun} {name} FROM {role} CASCADE"));
-                if grant && kind != Kind::Function {
+                let private = kind == Kind::Contract && object.is_private();
+                if grant && (private || !matches!(kind, Kind::Function | Kind::Contract)) {
                     // Default privileges may have given everybody what nobody was to have.
                     statements.push(format!("REVOKE ALL ON {noun} {name} FROM PUBLIC CASCADE"));
                 }
@@ -113,4 +119,10 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
         }
         statements.iter().for_each(|sql| execute(sql));
     });
+}
+
+/// Whether a contract function works for another schema, whose owner grants it.
+fn serves_another(schema: &Schema, function: &Object) -> bool {
+    let contract = identity::pinned(|| catalogue::contract(schema, function));
+    matches!(contract, Contract::Elsewhere(_))
 }

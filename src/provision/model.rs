@@ -14,6 +14,8 @@ pub enum Kind {
     Index,
     ForeignKey,
     Rls,
+    /// A function that the application calls by its contract name.
+    Contract,
     Policy,
     Trigger,
 }
@@ -28,6 +30,7 @@ impl Kind {
         Kind::Index,
         Kind::ForeignKey,
         Kind::Rls,
+        Kind::Contract,
         Kind::Policy,
         Kind::Trigger,
     ];
@@ -41,6 +44,7 @@ impl Kind {
             "index" => Kind::Index,
             "foreign_key" => Kind::ForeignKey,
             "rls" => Kind::Rls,
+            "contract" => Kind::Contract,
             "policy" => Kind::Policy,
             "trigger" => Kind::Trigger,
             _ => return None,
@@ -50,7 +54,7 @@ impl Kind {
     /// As a DBA would call it.
     pub fn noun(self) -> &'static str {
         match self {
-            Kind::Function => "function",
+            Kind::Function | Kind::Contract => "function",
             Kind::Sequence => "sequence",
             Kind::Table => "table",
             Kind::Constraint => "constraint",
@@ -98,6 +102,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/model/workspace_instruction_policy_heads.sql"),
     include_str!("../../sql/model/workspace_instruction_policy_activation_events.sql"),
     include_str!("../../sql/model/sandbox_checkpoint_artifacts.sql"),
+    include_str!("../../sql/model/contract.sql"),
     include_str!("../../sql/model/triggers.sql"),
 ];
 
@@ -117,7 +122,7 @@ fn parse(file: &'static str) -> Vec<Object> {
             let (kind, name) = header.trim().split_once(' ')?;
             let kind = Kind::parse(kind)?;
             let (table, name) = match kind {
-                Kind::Function | Kind::Sequence => ("", name),
+                Kind::Function | Kind::Contract | Kind::Sequence => ("", name),
                 Kind::Index => (sql.split_once(" ON ")?.1.split([' ', '\n']).next()?, name),
                 Kind::Table | Kind::Rls => (name, name),
                 _ => name.split_once('.')?,
@@ -133,6 +138,11 @@ fn parse(file: &'static str) -> Vec<Object> {
 }
 
 impl Object {
+    /// Whether a function lies in the contract's schema, and not in the data schema.
+    pub fn is_private(&self) -> bool {
+        self.name.starts_with("opengeni_private.")
+    }
+
     /// A table's columns, read off its definition.
     pub fn columns(&self) -> impl Iterator<Item = Column> {
         self.sql
@@ -167,7 +177,8 @@ mod tests {
         assert!(headers > 200);
         for object in OBJECTS.iter() {
             assert!(object.sql.ends_with(';'), "{object:?}");
-            assert_eq!(object.sql.matches(";\n").count(), 0, "{object:?}");
+            let inner = usize::from(object.sql.contains("BEGIN ATOMIC"));
+            assert_eq!(object.sql.matches(";\n").count(), inner, "{object:?}");
             let last = object.name.split('(').next().unwrap_or_default();
             assert!(object.sql.contains(last), "{object:?}");
         }

@@ -1,6 +1,6 @@
 //! `status`: how the guards of a schema stand.
 
-use super::catalogue::{self, Mismatch, Schema, quote, rows};
+use super::catalogue::{self, Contract, Mismatch, Schema, quote, rows};
 use super::model::{self, Kind, Object};
 
 pub struct Line {
@@ -56,6 +56,14 @@ fn of_schema(schema: &Schema) -> Vec<Line> {
             None,
         ));
     }
+    for function in model::objects(Kind::Contract) {
+        let (state, detail) = contract_state(schema, function);
+        lines.push(line(
+            format!("function {}", schema.quoted_signature(function)),
+            state,
+            detail,
+        ));
+    }
     for table in model::objects(Kind::Table) {
         let name = format!("table {}", table.name);
         if !catalogue::exists(schema, table) {
@@ -73,7 +81,7 @@ fn of_schema(schema: &Schema) -> Vec<Line> {
     ] {
         for object in model::objects(kind).filter(|o| !catalogue::exists(schema, o)) {
             let detail = match kind {
-                Kind::Index => Some("a guard without it reads the whole table".to_owned()),
+                Kind::Index => Some("without it the whole table is read".to_owned()),
                 _ => None,
             };
             let name = match kind {
@@ -97,6 +105,20 @@ fn describe(mismatch: Mismatch) -> String {
             wanted,
             found,
         } => format!("column {column} has type {found} instead of {wanted}"),
+    }
+}
+
+/// native, altered, unknown definition or missing.
+pub fn contract_state(schema: &Schema, function: &Object) -> (&'static str, Option<String>) {
+    match catalogue::contract(schema, function) {
+        Contract::Missing => ("missing", None),
+        Contract::Native => ("native", None),
+        Contract::Elsewhere(other) => ("altered", Some(format!("serves schema {other}"))),
+        Contract::Altered(why) => ("altered", Some(why.to_owned())),
+        Contract::Unknown => (
+            "unknown definition",
+            Some("does not call the native function".to_owned()),
+        ),
     }
 }
 

@@ -1,0 +1,1 @@
+SET CONSTRAINTS {schema}.sandbox_retained_processes_identity_v2 IMMEDIATE
