@@ -434,38 +434,71 @@ fn first_row<const N: usize>() -> [Option<pg_sys::Datum>; N] {
     columns
 }
 
-/// Visits each element of an array of uuids as an array of its own.
-pub fn each_uuid(array: Argument<'_>, mut visit: impl FnMut(Argument<'_>)) {
-    let Argument::Value(array) = array else {
-        return;
-    };
-    const LENGTH: i32 = 16;
-    // SAFETY: the value is a uuid[].
-    unsafe {
-        let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
+/// The uuids of an array that a statement of this work returned.
+#[derive(Clone, Copy)]
+pub struct Uuids {
+    elements: *mut pg_sys::Datum,
+    count: usize,
+}
+
+impl Uuids {
+    const LENGTH: c_int = 16;
+
+    pub fn of(array: pg_sys::Datum) -> Uuids {
         let (mut elements, mut count) = (std::ptr::null_mut(), 0);
-        pg_sys::deconstruct_array(
-            array,
-            pg_sys::UUIDOID,
-            LENGTH,
-            false,
-            pg_sys::TYPALIGN_CHAR as c_char,
-            &mut elements,
-            std::ptr::null_mut(),
-            &mut count,
-        );
-        for n in 0..count as usize {
-            pgrx::check_for_interrupts!();
-            let one = pg_sys::construct_array(
-                elements.add(n),
-                1,
+        // SAFETY: the value is a uuid[]; the elements point into it or its detoasted copy.
+        unsafe {
+            let array = pg_sys::pg_detoast_datum(array.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
+            pg_sys::deconstruct_array(
+                array,
                 pg_sys::UUIDOID,
-                LENGTH,
+                Self::LENGTH,
                 false,
                 pg_sys::TYPALIGN_CHAR as c_char,
+                &mut elements,
+                std::ptr::null_mut(),
+                &mut count,
             );
-            visit(Argument::Value(pg_sys::Datum::from(one)));
         }
+        Uuids {
+            elements,
+            count: count as usize,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The first and the second half, in order.
+    pub fn halves(&self) -> [Uuids; 2] {
+        let middle = self.count / 2;
+        [
+            Uuids {
+                count: middle,
+                ..*self
+            },
+            Uuids {
+                // SAFETY: within the elements, or one past the last.
+                elements: unsafe { self.elements.add(middle) },
+                count: self.count - middle,
+            },
+        ]
+    }
+
+    /// As an array again.
+    pub fn argument(&self) -> Argument<'static> {
+        // SAFETY: there are that many elements.
+        Argument::Value(pg_sys::Datum::from(unsafe {
+            pg_sys::construct_array(
+                self.elements,
+                self.count as c_int,
+                pg_sys::UUIDOID,
+                Self::LENGTH,
+                false,
+                pg_sys::TYPALIGN_CHAR as c_char,
+            )
+        }))
     }
 }
 

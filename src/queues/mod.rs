@@ -12,10 +12,11 @@ pub mod rotation;
 use std::ffi::CStr;
 use std::ops::RangeInclusive;
 
-use pgrx::PgSqlErrorCode;
+use pgrx::pg_sys::Datum;
+use pgrx::{PgSqlErrorCode, check_for_interrupts};
 
 use crate::pg::error::{Failure, warn};
-use crate::pg::statement::{Argument, Work, each_uuid};
+use crate::pg::statement::{Argument, Refused, Uuids, Work};
 
 const LEASES: &CStr = c"sandbox_leases";
 const HOLDERS: &CStr = c"sandbox_lease_holders";
@@ -59,34 +60,55 @@ fn within<T: PartialOrd>(
         .unwrap_or_else(|| invalid(message, hint))
 }
 
-/// Writes rows at once, or one by one where one of them is refused: that one stays as it is, and one WARNING
-/// tells how many did.
-fn each_on_its_own(
+/// Writes rows at once where no guard or constraint refuses one of them. Else half by half, down to the rows
+/// that are refused: they stay as they are, and one WARNING tells how many.
+fn all_but_refused(
     work: &Work,
     what: &str,
-    all: Argument<'_>,
-    write: impl Fn(Argument<'_>),
+    rows: Datum,
+    write: impl Fn(Argument<'_>) -> u64,
     written: impl Fn(Argument<'_>),
 ) {
-    if work.attempt(|| write(all)).is_ok() {
-        return written(all);
-    }
-    let (mut total, mut left, mut first) = (0, 0, None);
-    each_uuid(all, |one| {
-        total += 1;
-        match work.attempt(|| write(one)) {
-            Ok(()) => written(one),
-            Err(refused) => {
-                left += 1;
-                first.get_or_insert(refused);
-            }
-        }
-    });
-    if let Some(refused) = first {
+    let rows = Uuids::of(rows);
+    let mut left = Left {
+        count: 0,
+        first: None,
+    };
+    halve(work, rows, &write, &written, &mut left);
+    if let Some(refused) = left.first {
         warn(
-            format!("{left} of {total} {what} left as they are"),
+            format!("{} of {} {what} left as they are", left.count, rows.len()),
             format!("The first refusal: {}", refused.message.to_string_lossy()),
             "The others are done. These are tried again by the next call.",
         );
+    }
+}
+
+/// The rows that a sweep could not write.
+struct Left {
+    count: usize,
+    first: Option<Refused>,
+}
+
+fn halve(
+    work: &Work,
+    rows: Uuids,
+    write: &impl Fn(Argument<'_>) -> u64,
+    written: &impl Fn(Argument<'_>),
+    left: &mut Left,
+) {
+    check_for_interrupts!();
+    let argument = rows.argument();
+    match work.attempt(|| write(argument)) {
+        Ok(_) => written(argument),
+        Err(refused) if rows.len() == 1 => {
+            left.count += 1;
+            left.first.get_or_insert(refused);
+        }
+        Err(_) => {
+            for half in rows.halves() {
+                halve(work, half, write, written, left);
+            }
+        }
     }
 }

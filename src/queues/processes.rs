@@ -1,6 +1,6 @@
 //! Retained processes whose owner has ended: claimed for reconciliation, counted.
 
-use super::{ATTEMPTS, PROCESSES, TURNS, each_on_its_own, required, statement, within};
+use super::{ATTEMPTS, PROCESSES, TURNS, all_but_refused, required, statement, within};
 use crate::pg::rows::Rows;
 use crate::pg::session;
 use crate::pg::statement::{Argument, DataSchema, Scope, Sight, Work};
@@ -54,13 +54,11 @@ pub fn claim(
         work.run(&CHECK_IDENTITY, &[]);
         if let Some([Some(due)]) = work.row(&DUE, &[Argument::Integer(limit)]) {
             let claim = Argument::Uuid(claim);
-            each_on_its_own(
+            all_but_refused(
                 work,
                 "due retained processes",
-                Argument::Value(due),
-                |which| {
-                    work.run(&CLAIM, &[which, claim, Argument::Bigint(ttl)]);
-                },
+                due,
+                |which| work.run(&CLAIM, &[which, claim, Argument::Bigint(ttl)]),
                 |which| work.answer(&CLAIMED, &[which, claim], rows),
             );
         }

@@ -1,6 +1,6 @@
 //! `reap_sandbox_leases`: the sweep over leases and their holders.
 
-use super::{HOLDERS, LEASES, each_on_its_own, required, statement};
+use super::{HOLDERS, LEASES, all_but_refused, required, statement};
 use crate::pg::rows::Rows;
 use crate::pg::session;
 use crate::pg::statement::{Argument, DataSchema, Scope, Sight, Work};
@@ -42,22 +42,17 @@ pub fn reap(
     session::set_protocol_marker();
     Work::on(schema, &SCOPE, |work| {
         if let Some([Some(due)]) = work.row(&DUE, &[viewer_ttl, turn_ttl]) {
-            let due = Argument::Value(due);
-            work.run(&LOCK, &[due]);
-            work.run(&STALE_HOLDERS, &[viewer_ttl, turn_ttl, due]);
-            work.run(&RECOUNT, &[due, grace]);
-            if let Some([Some(unborn)]) = work.row(&UNBORN, &[due]) {
-                each_on_its_own(
-                    work,
-                    "expired warming leases",
-                    Argument::Value(unborn),
-                    |which| {
-                        work.run(&RESET, &[which]);
-                    },
-                    |_| {},
-                );
+            let all = Argument::Value(due);
+            work.run(&LOCK, &[all]);
+            work.run(&STALE_HOLDERS, &[viewer_ttl, turn_ttl, all]);
+            let recount = |which: Argument<'_>| work.run(&RECOUNT, &[which, grace]);
+            all_but_refused(work, "leases", due, recount, |_| {});
+            if let Some([Some(unborn)]) = work.row(&UNBORN, &[all]) {
+                let reset = |which: Argument<'_>| work.run(&RESET, &[which]);
+                all_but_refused(work, "expired warming leases", unborn, reset, |_| {});
             }
-            work.run(&ABANDON, &[due]);
+            let abandon = |which: Argument<'_>| work.run(&ABANDON, &[which]);
+            all_but_refused(work, "leases", due, abandon, |_| {});
         }
         work.answer(&DRAINED, &[], rows);
     });
