@@ -3,10 +3,11 @@
 #[pgrx::pg_schema]
 mod tests {
     use pgrx::prelude::*;
-    use pgrx::{AnyElement, pg_sys};
+    use pgrx::{AnyElement, PgTryBuilder, pg_sys};
 
     use crate::pg::jsonb::{Document, Value};
-    use crate::pg::{session, value};
+    use crate::pg::statement::{Argument, DataSchema, Scope, Sight, Statement, Uuids, Work};
+    use crate::pg::{capability, session, value};
     use crate::protocol::command;
     use crate::protocol::json::{Json, Kind};
     use crate::protocol::tables::Type;
@@ -214,5 +215,112 @@ mod tests {
         assert!(!session::is_foreign_and_unfinished(mine as u64));
         assert!(session::is_foreign_and_unfinished(mine as u64 + 1_000_000));
         assert!(!session::is_foreign_and_unfinished(3));
+    }
+
+    static WRONG: Statement = Statement {
+        sql: "SELECT nothing_of_that_name FROM {schema}.sandbox_leases",
+        parameters: &[],
+    };
+    static ADD: Statement = Statement {
+        sql: "INSERT INTO {schema}.sandbox_leases (n) VALUES ($1)",
+        parameters: &[Type::Integer],
+    };
+    static LIST: Statement = Statement {
+        sql: "SELECT string_agg(n::text, ' ' ORDER BY n) FROM {schema}.sandbox_leases",
+        parameters: &[],
+    };
+    static IDS: Statement = Statement {
+        sql: "SELECT array_agg(md5(i::text)::uuid ORDER BY i) FROM generate_series(1, $1) i",
+        parameters: &[Type::Integer],
+    };
+    static NTH: Statement = Statement {
+        sql: "SELECT string_agg((SELECT i::text FROM generate_series(1, 9) i WHERE md5(i::text)::uuid = id), ' ')
+                FROM unnest($1) id",
+        parameters: &[Type::UuidArray],
+    };
+    static LEASES: Scope = Scope {
+        tables: &[c"sandbox_leases"],
+        sight: Sight::Fleet,
+        by_index: false,
+    };
+
+    fn table(schema: &str) -> DataSchema {
+        Spi::run(&format!(
+            "CREATE SCHEMA \"{schema}\"; CREATE TABLE \"{schema}\".sandbox_leases (n integer CHECK (n < 5))"
+        ))
+        .unwrap();
+        DataSchema::find(Some(schema))
+    }
+
+    fn text(work: &Work, statement: &'static Statement, arguments: &[Argument<'_>]) -> String {
+        let [value] = work.row::<1>(statement, arguments).unwrap();
+        // SAFETY: the statement returns text that is not NULL.
+        unsafe { String::from_datum(value.unwrap(), false) }.unwrap()
+    }
+
+    #[pg_test]
+    fn what_an_attempt_refuses_is_undone() {
+        let schema = table("odd \"name");
+        Work::on(schema, &LEASES, |work| {
+            assert!(
+                work.attempt(|| work.run(&ADD, &[Argument::Integer(1)]))
+                    .is_ok()
+            );
+            let refused = work.attempt(|| {
+                work.run(&ADD, &[Argument::Integer(2)]);
+                work.run(&ADD, &[Argument::Integer(5)])
+            });
+            let message = refused.err().unwrap().message.to_string_lossy();
+            assert!(message.contains("violates check constraint"), "{message}");
+            work.run(&ADD, &[Argument::Integer(3)]);
+            assert_eq!(text(work, &LIST, &[]), "1 3");
+        });
+    }
+
+    #[pg_test(error = "column \"nothing_of_that_name\" does not exist")]
+    fn what_is_no_refusal_passes_through_an_attempt() {
+        let schema = table("plain");
+        Work::on(schema, &LEASES, |work| {
+            let _ = work.attempt(|| work.run(&WRONG, &[]));
+        });
+    }
+
+    #[pg_test]
+    fn halves_keep_their_order() {
+        let schema = table("halves");
+        Work::on(schema, &LEASES, |work| {
+            let [ids] = work.row::<1>(&IDS, &[Argument::Integer(5)]).unwrap();
+            let ids = Uuids::of(ids.unwrap());
+            let [first, second] = ids.halves();
+            assert_eq!((ids.len(), first.len(), second.len()), (5, 2, 3));
+            assert_eq!(text(work, &NTH, &[first.argument()]), "1 2");
+            assert_eq!(text(work, &NTH, &[second.argument()]), "3 4 5");
+        });
+    }
+
+    #[pg_test]
+    fn a_capability_ends_with_what_opened_it() {
+        let (one, other) = (pg_sys::Oid::from(1), pg_sys::Oid::from(2));
+        capability::with(one, || {
+            assert!(capability::is_open(one) && !capability::is_open(other));
+            capability::with(one, || assert!(capability::is_open(one)));
+            assert!(
+                capability::is_open(one),
+                "a nested one leaves the outer open"
+            );
+            // SAFETY: a subtransaction that is rolled back at once.
+            unsafe { pg_sys::BeginInternalSubTransaction(std::ptr::null()) };
+            let caught = PgTryBuilder::new(|| capability::with(other, || error!("stop")))
+                .catch_others(|_| true)
+                .execute();
+            assert!(
+                caught && capability::is_open(other),
+                "an error by itself closes nothing"
+            );
+            // SAFETY: as above.
+            unsafe { pg_sys::RollbackAndReleaseCurrentSubTransaction() };
+            assert!(capability::is_open(one) && !capability::is_open(other));
+        });
+        assert!(!capability::any_is_open());
     }
 }
