@@ -260,7 +260,7 @@ mod tests {
 
     #[pg_test]
     fn what_an_attempt_refuses_is_undone() {
-        let schema = table("odd \"name");
+        let schema = table("Odd name");
         Work::on(schema, &LEASES, |work| {
             assert!(
                 work.attempt(|| work.run(&ADD, &[Argument::Integer(1)]))
