@@ -14,8 +14,6 @@ use crate::protocol::tables::{MAX_COLUMNS, Table, Type};
 #[derive(Clone, Copy)]
 pub struct Map {
     attributes: [i16; MAX_COLUMNS],
-    /// The last attribute that has to be deformed.
-    pub last: i16,
 }
 
 impl Map {
@@ -124,7 +122,6 @@ pub unsafe fn attribute<'a>(
 unsafe fn build<T: Table>(relation: pg_sys::Relation) -> Map {
     let mut map = Map {
         attributes: [0; MAX_COLUMNS],
-        last: 0,
     };
     for (i, column) in T::COLUMNS.iter().enumerate() {
         // SAFETY: by contract, and a tuple descriptor has natts attributes.
@@ -144,7 +141,6 @@ unsafe fn build<T: Table>(relation: pg_sys::Relation) -> Map {
                     unsafe { refuse_collation::<T>(relation, column.name) }
                 }
                 map.attributes[i] = number;
-                map.last = map.last.max(number);
             }
             // SAFETY: by contract.
             other => unsafe { refuse::<T>(relation, i, other.map(|(_, ty, _)| ty)) },

@@ -4,6 +4,7 @@
 
 pub mod capability;
 pub mod chain;
+pub mod direct;
 pub mod error;
 pub mod identity;
 pub mod invalidation;

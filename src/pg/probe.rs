@@ -5,12 +5,16 @@
 //! It lies below permissions, policies, plans and search_path, as a unique check does: nothing can blind
 //! it and no user's code runs in it. What it sees is the latest committed truth plus the command's own
 //! changes, at every isolation level.
+//!
+//! An error of the server jumps past a probe and its callers up to the trigger's entry: none of them owns a
+//! value whose destructor has to run (see [`direct`]).
 
 use std::cell::RefCell;
 
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
+use super::direct;
 use super::error::Failure;
 use super::invalidation::{self, Memory};
 use super::map::{self, Map};
@@ -169,40 +173,60 @@ impl<'k, T: Table> Probe<'k, T> {
         condition: impl Fn(&Row<'_, T>) -> bool,
         mut visit: impl FnMut(&Row<'_, T>) -> bool,
     ) {
-        let fits = |row: &Row<'_, T>| has_keys(row, self.keys) && condition(row);
         // SAFETY: the table is open; each step is the server's own scan protocol in order. On an
         // error the transaction's resource owner closes what is open here.
         unsafe {
-            pg_sys::CommandCounterIncrement();
-            pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
-            let snapshot = pg_sys::GetActiveSnapshot();
-            let slot = pg_sys::table_slot_create(self.table, std::ptr::null_mut());
+            direct::CommandCounterIncrement();
+            direct::PushActiveSnapshot(direct::GetLatestSnapshot());
+            let snapshot = direct::GetActiveSnapshot();
+            let slot = direct::table_slot_create(self.table, std::ptr::null_mut());
             let map = map::of::<T>(self.table);
             let cursor = Cursor::open(self.table, &map, snapshot, self.keys);
             while cursor.next(slot) {
-                let mut row = Row::<T>::mapped(map, slot);
-                if !fits(&row) {
-                    continue;
-                }
-                if let Some(lock) = self.lock {
-                    if !lock_row(self.table, slot, snapshot, lock) {
-                        continue;
-                    }
-                    // What was locked may be a later version than what was read.
-                    row = Row::mapped(map, slot);
-                    if !fits(&row) {
-                        continue;
-                    }
-                }
-                if !visit(&row) {
+                if !self.judge(&map, slot, snapshot, &condition, &mut visit) || cursor.is_single() {
                     break;
                 }
             }
             cursor.close();
-            pg_sys::ExecDropSingleTupleTableSlot(slot);
-            pg_sys::PopActiveSnapshot();
+            direct::ExecDropSingleTupleTableSlot(slot);
+            direct::PopActiveSnapshot();
             // Locks are kept to the end of the transaction, as a query would.
-            pg_sys::relation_close(self.table, pg_sys::NoLock as pg_sys::LOCKMODE);
+            direct::relation_close(self.table, pg_sys::NoLock as pg_sys::LOCKMODE);
+        }
+    }
+}
+
+impl<T: Table> Probe<'_, T> {
+    /// Shows the row in `slot` to `visit` where it fits, also once it is locked; whether to look further.
+    ///
+    /// # Safety
+    /// The slot holds a row of the open table, read under `snapshot`.
+    unsafe fn judge(
+        &self,
+        map: &Map,
+        slot: *mut pg_sys::TupleTableSlot,
+        snapshot: pg_sys::Snapshot,
+        condition: &impl Fn(&Row<'_, T>) -> bool,
+        visit: &mut impl FnMut(&Row<'_, T>) -> bool,
+    ) -> bool {
+        let fits = |row: &Row<'_, T>| has_keys(row, self.keys) && condition(row);
+        // SAFETY: by contract; the map is the table's.
+        unsafe {
+            let mut row = Row::<T>::mapped(*map, slot);
+            if !fits(&row) {
+                return true;
+            }
+            if let Some(lock) = self.lock {
+                if !lock_row(self.table, slot, snapshot, lock) {
+                    return true;
+                }
+                // What was locked may be a later version than what was read.
+                row = Row::mapped(*map, slot);
+                if !fits(&row) {
+                    return true;
+                }
+            }
+            visit(&row)
         }
     }
 }
@@ -229,13 +253,13 @@ fn open_sibling<T: Table>(near: &Relation<'_>, mode: pg_sys::LOCKMODE) -> pg_sys
         let before = invalidation::epoch();
         let known = SIBLINGS.with_borrow(|siblings| siblings.find_by_key(&key));
         let oid = known.unwrap_or_else(|| sibling_oid::<T>(near));
-        // SAFETY: try_relation_open checks that the relation still exists once it is locked.
-        let relation = unsafe { pg_sys::try_relation_open(oid, mode) };
+        // SAFETY: it is NULL where the relation is gone once it is locked.
+        let relation = unsafe { direct::open(oid, mode) };
         // Dropped or renamed while we waited for the lock: ask again.
         if relation.is_null() || invalidation::epoch() != before && sibling_oid::<T>(near) != oid {
             if !relation.is_null() {
                 // SAFETY: opened above.
-                unsafe { pg_sys::relation_close(relation, mode) };
+                unsafe { direct::relation_close(relation, mode) };
             }
             SIBLINGS.with_borrow_mut(|siblings| siblings.forget(oid));
             continue;
@@ -323,25 +347,23 @@ unsafe fn lock_row(
         let tuple_lock = (*(*table).rd_tableam).tuple_lock;
         let mut tid = (*slot).tts_tid;
         let mut failure = pg_sys::TM_FailureData::default();
-        let command = pg_sys::GetCurrentCommandId(true);
+        let command = direct::GetCurrentCommandId(true);
         let Some(tuple_lock) = tuple_lock else {
             return false;
         };
         // With FIND_LAST_VERSION the only outcomes besides Ok are versions that are gone for us:
         // deleted, or changed by this very command.
-        pg_guard_ffi_boundary(|| {
-            tuple_lock(
-                table,
-                &mut tid,
-                snapshot,
-                slot,
-                command,
-                lock.mode(),
-                pg_sys::LockWaitPolicy::LockWaitBlock,
-                pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8,
-                &mut failure,
-            )
-        }) == pg_sys::TM_Result::TM_Ok
+        tuple_lock(
+            table,
+            &mut tid,
+            snapshot,
+            slot,
+            command,
+            lock.mode(),
+            pg_sys::LockWaitPolicy::LockWaitBlock,
+            pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION as u8,
+            &mut failure,
+        ) == pg_sys::TM_Result::TM_Ok
     }
 }
 
@@ -350,6 +372,7 @@ enum Cursor {
     Index {
         scan: pg_sys::IndexScanDesc,
         index: pg_sys::Relation,
+        single: bool,
     },
     Heap {
         scan: pg_sys::TableScanDesc,
@@ -377,7 +400,7 @@ impl Cursor {
                         Key::Text(text) => value::text_datum(text),
                         Key::Word(word) => value::text_datum(word.as_bytes()),
                     };
-                    pg_sys::ScanKeyEntryInitialize(
+                    direct::ScanKeyEntryInitialize(
                         entry,
                         0,
                         i as i16 + 1,
@@ -388,15 +411,19 @@ impl Cursor {
                         argument,
                     );
                 }
-                let scan = begin_index_scan(table, index, snapshot, choice.bound as i32);
-                pg_sys::index_rescan(
+                let scan = direct::index_beginscan(table, index, snapshot, choice.bound as i32);
+                direct::index_rescan(
                     scan,
                     bound.as_mut_ptr(),
                     choice.bound as i32,
                     std::ptr::null_mut(),
                     0,
                 );
-                return Cursor::Index { scan, index };
+                return Cursor::Index {
+                    scan,
+                    index,
+                    single: choice.unique,
+                };
             }
             let begin = (*(*table).rd_tableam).scan_begin;
             let flags = pg_sys::ScanOptions::SO_TYPE_SEQSCAN
@@ -404,20 +431,23 @@ impl Cursor {
                 | pg_sys::ScanOptions::SO_ALLOW_SYNC
                 | pg_sys::ScanOptions::SO_ALLOW_PAGEMODE;
             let scan = match begin {
-                Some(begin) => pg_guard_ffi_boundary(|| {
-                    begin(
-                        table,
-                        snapshot,
-                        0,
-                        std::ptr::null_mut(),
-                        std::ptr::null_mut(),
-                        flags,
-                    )
-                }),
+                Some(begin) => begin(
+                    table,
+                    snapshot,
+                    0,
+                    std::ptr::null_mut(),
+                    std::ptr::null_mut(),
+                    flags,
+                ),
                 None => std::ptr::null_mut(),
             };
             Cursor::Heap { scan, table }
         }
+    }
+
+    /// Whether it finds one row at most.
+    fn is_single(&self) -> bool {
+        matches!(self, Cursor::Index { single: true, .. })
     }
 
     /// # Safety
@@ -427,11 +457,11 @@ impl Cursor {
         // SAFETY: the scan is open. A long scan stays cancellable.
         unsafe {
             match self {
-                Cursor::Index { scan, .. } => pg_sys::index_getnext_slot(*scan, forward, slot),
+                Cursor::Index { scan, .. } => direct::index_getnext_slot(*scan, forward, slot),
                 Cursor::Heap { scan, table } => {
                     pgrx::check_for_interrupts!();
                     match (*(*(*table)).rd_tableam).scan_getnextslot {
-                        Some(next) => pg_guard_ffi_boundary(|| next(*scan, forward, slot)),
+                        Some(next) => next(*scan, forward, slot),
                         None => false,
                     }
                 }
@@ -445,34 +475,17 @@ impl Cursor {
         // SAFETY: by contract; both are open.
         unsafe {
             match self {
-                Cursor::Index { scan, index } => {
-                    pg_sys::index_endscan(scan);
-                    pg_sys::index_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
+                Cursor::Index { scan, index, .. } => {
+                    direct::index_endscan(scan);
+                    direct::relation_close(index, pg_sys::NoLock as pg_sys::LOCKMODE);
                 }
                 Cursor::Heap { scan, table } => {
                     if let Some(end) = (*(*table).rd_tableam).scan_end {
-                        pg_guard_ffi_boundary(|| end(scan));
+                        end(scan);
                     }
                 }
             }
         }
-    }
-}
-
-/// # Safety
-/// Both relations are open, the snapshot is active.
-unsafe fn begin_index_scan(
-    table: pg_sys::Relation,
-    index: pg_sys::Relation,
-    snapshot: pg_sys::Snapshot,
-    keys: i32,
-) -> pg_sys::IndexScanDesc {
-    // SAFETY: by contract.
-    unsafe {
-        #[cfg(feature = "pg18")]
-        return pg_sys::index_beginscan(table, index, snapshot, std::ptr::null_mut(), keys, 0);
-        #[cfg(not(feature = "pg18"))]
-        return pg_sys::index_beginscan(table, index, snapshot, keys, 0);
     }
 }
 
@@ -514,17 +527,14 @@ unsafe fn open_index(table: pg_sys::Relation, asked: &Asked) -> Option<(pg_sys::
                 return None;
             }
             let before = invalidation::epoch();
-            let index = pg_sys::try_relation_open(
-                choice.index,
-                pg_sys::AccessShareLock as pg_sys::LOCKMODE,
-            );
+            let index = direct::open(choice.index, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
             let usable = !index.is_null()
                 && (invalidation::epoch() == before || bind(index, table, asked).is_some());
             if usable {
                 return Some((index, choice));
             }
             if !index.is_null() {
-                pg_sys::relation_close(index, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+                direct::relation_close(index, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
             }
             forget(oid);
         }
@@ -703,7 +713,9 @@ unsafe fn bind(index: pg_sys::Relation, table: pg_sys::Relation, asked: &Asked) 
             choice.equal[i] = pg_sys::get_opcode(operator);
             choice.bound = i + 1;
         }
-        choice.unique = (*form).indisunique && choice.bound == columns.len();
+        // A deferred unique index holds what its name says at COMMIT only.
+        choice.unique =
+            (*form).indisunique && (*form).indimmediate && choice.bound == columns.len();
         (choice.bound > 0).then_some(choice)
     }
 }

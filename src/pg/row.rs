@@ -1,24 +1,28 @@
 //! A row through a guard's view of its table: raw slot values by cached attribute number.
 
+use std::ffi::CStr;
 use std::marker::PhantomData;
 
 use pgrx::pg_sys;
 
+use super::direct;
 use super::jsonb::Document;
 use super::map::{self, Map};
 use super::value;
 use crate::protocol::tables::{Table, Type};
 
-/// An attribute of the row in a slot; `None` for NULL.
+/// An attribute of the row in a slot, which is deformed as far as that takes; `None` for NULL.
 ///
 /// # Safety
-/// The slot is deformed at least up to this attribute.
+/// The slot holds a row that has this attribute.
 unsafe fn attribute_value(slot: *mut pg_sys::TupleTableSlot, number: i16) -> Option<pg_sys::Datum> {
     let index = number as usize - 1;
     // SAFETY: by contract.
     unsafe {
-        let slot = &*slot;
-        (!*slot.tts_isnull.add(index)).then(|| *slot.tts_values.add(index))
+        if (*slot).tts_nvalid < number {
+            direct::slot_getsomeattrs_int(slot, i32::from(number));
+        }
+        (!*(*slot).tts_isnull.add(index)).then(|| *(*slot).tts_values.add(index))
     }
 }
 
@@ -33,37 +37,69 @@ pub enum Comparison {
     Image,
 }
 
-/// The first attribute that differs between two rows of a relation, whatever columns it has by now.
-/// Generated columns are left out: they say nothing of their own, and a stored one is not computed yet.
-///
-/// # Safety
-/// Both slots hold rows of the open relation.
-pub unsafe fn first_difference(
+/// Two rows of a relation, whatever columns it has by now. Generated columns are left out: they say nothing
+/// of their own, and a stored one is not computed yet.
+#[derive(Clone, Copy)]
+pub struct Pair {
     relation: pg_sys::Relation,
     old: *mut pg_sys::TupleTableSlot,
     new: *mut pg_sys::TupleTableSlot,
-    except: &[&str],
-    comparison: Comparison,
-) -> Option<i16> {
-    // SAFETY: by contract.
-    unsafe {
-        let count = (*(*relation).rd_att).natts;
-        for slot in [old, new] {
-            if i32::from((*slot).tts_nvalid) < count {
-                pg_sys::slot_getsomeattrs_int(slot, count);
+}
+
+impl Pair {
+    /// # Safety
+    /// Both slots hold rows of the relation, which is open, and stay so for as long as the pair is used.
+    pub unsafe fn new(
+        relation: pg_sys::Relation,
+        old: *mut pg_sys::TupleTableSlot,
+        new: *mut pg_sys::TupleTableSlot,
+    ) -> Self {
+        Pair { relation, old, new }
+    }
+
+    fn attributes(&self) -> impl Iterator<Item = &pg_sys::FormData_pg_attribute> {
+        // SAFETY: the relation is open, and its descriptor has natts attributes.
+        let count = unsafe { (*(*self.relation).rd_att).natts as i16 };
+        (1..=count)
+            // SAFETY: as above.
+            .map(|number| unsafe { map::attribute_of(self.relation, number) })
+            .filter(|attribute| !attribute.attisdropped && attribute.attgenerated == 0)
+    }
+
+    fn differs(&self, attribute: &pg_sys::FormData_pg_attribute, comparison: Comparison) -> bool {
+        let number = attribute.attnum;
+        // SAFETY: both slots hold a row with this attribute.
+        unsafe {
+            match (
+                attribute_value(self.old, number),
+                attribute_value(self.new, number),
+            ) {
+                (None, None) => false,
+                (Some(a), Some(b)) => !value::same_attribute(attribute, a, b, comparison),
+                _ => true,
             }
         }
-        (1..=count as i16).find(|number| {
-            let attribute = map::attribute_of(relation, *number);
-            let name = std::ffi::CStr::from_ptr(attribute.attname.data.as_ptr()).to_bytes();
-            !attribute.attisdropped
-                && attribute.attgenerated == 0
-                && !except.iter().any(|e| e.as_bytes() == name)
-                && match (attribute_value(old, *number), attribute_value(new, *number)) {
-                    (None, None) => false,
-                    (Some(a), Some(b)) => !value::same_attribute(attribute, a, b, comparison),
-                    _ => true,
-                }
+    }
+
+    /// The first attribute by which the rows differ.
+    pub fn first_difference(&self, except: &[&str], comparison: Comparison) -> Option<i16> {
+        self.attributes()
+            .filter(|attribute| {
+                // SAFETY: an attribute's name is NUL-terminated.
+                let name = unsafe { CStr::from_ptr(attribute.attname.data.as_ptr()) }.to_bytes();
+                !except.iter().any(|e| e.as_bytes() == name)
+            })
+            .find(|attribute| self.differs(attribute, comparison))
+            .map(|attribute| attribute.attnum)
+    }
+
+    /// Whether the rows are stored differently. Times, counters and states of a fixed size are looked at
+    /// first: by them most writes are told without looking at the rest.
+    pub fn differs_as_stored(&self) -> bool {
+        [true, false].into_iter().any(|by_value| {
+            self.attributes()
+                .filter(|attribute| attribute.attbyval == by_value)
+                .any(|attribute| self.differs(attribute, Comparison::Image))
         })
     }
 }
@@ -87,12 +123,6 @@ impl<'a, T: Table> Row<'a, T> {
     /// # Safety
     /// As for [`Row::new`], with the map of that relation.
     pub unsafe fn mapped(map: Map, slot: *mut pg_sys::TupleTableSlot) -> Self {
-        // SAFETY: by contract.
-        unsafe {
-            if (*slot).tts_nvalid < map.last {
-                pg_sys::slot_getsomeattrs_int(slot, i32::from(map.last));
-            }
-        }
         Row {
             slot,
             map,
@@ -101,7 +131,7 @@ impl<'a, T: Table> Row<'a, T> {
     }
 
     fn datum(&self, column: T) -> Option<pg_sys::Datum> {
-        // SAFETY: the slot is deformed up to the map's last attribute.
+        // SAFETY: the slot holds a row of the relation that the map is of.
         unsafe { attribute_value(self.slot, self.map.attribute(column)) }
     }
 

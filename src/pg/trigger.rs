@@ -11,7 +11,7 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::error::{self, Failure, Place};
-use super::row::{self, Comparison, Row};
+use super::row::{Comparison, Pair, Row};
 use super::{chain, map};
 use crate::protocol::refusal::Verdict;
 use crate::protocol::tables::Table;
@@ -131,24 +131,24 @@ impl<'a> Event<'a> {
 
     /// Whether an UPDATE stores anything new: asked first, for no operator is called to find out.
     pub fn is_rewritten(&self) -> bool {
-        self.first_difference(&[], Comparison::Image).is_some()
+        self.pair().differs_as_stored()
     }
 
     /// The first column by which an UPDATE's rows differ as records (`NEW IS DISTINCT FROM OLD`).
     pub fn changed_column(&self) -> Option<i16> {
-        self.first_difference(&[], Comparison::Record)
+        self.pair().first_difference(&[], Comparison::Record)
     }
 
     /// The first column but these by which an UPDATE's rows differ as `to_jsonb` would write them.
     pub fn changed_column_as_json(&self, except: &[&str]) -> Option<i16> {
-        self.first_difference(except, Comparison::Json)
+        self.pair().first_difference(except, Comparison::Json)
     }
 
-    fn first_difference(&self, except: &[&str], comparison: Comparison) -> Option<i16> {
+    fn pair(&self) -> Pair {
         debug_assert_eq!(self.operation, Operation::Update);
         let (old, new) = self.slots();
         // SAFETY: the event holds its relation and slots for as long as the trigger runs.
-        unsafe { row::first_difference(self.data.tg_relation, old, new, except, comparison) }
+        unsafe { Pair::new(self.data.tg_relation, old, new) }
     }
 
     /// Whether the trigger that fired is bound to this operation.

@@ -7,6 +7,7 @@ use pgrx::spi::Spi;
 use pgrx::varlena;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
+use super::direct;
 use super::error::Failure;
 use super::jsonb::Document;
 use super::row::Comparison;
@@ -23,8 +24,8 @@ pub fn palloc_cstr(text: &str) -> *const c_char {
 pub fn text_datum(bytes: &[u8]) -> pg_sys::Datum {
     // SAFETY: cstring_to_text_with_len copies exactly `len` bytes.
     unsafe {
-        pg_sys::Datum::from(pg_sys::cstring_to_text_with_len(
-            bytes.as_ptr().cast(),
+        pg_sys::Datum::from(direct::cstring_to_text_with_len(
+            bytes.as_ptr(),
             bytes.len() as i32,
         ))
     }
