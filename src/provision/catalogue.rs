@@ -261,22 +261,34 @@ pub enum Contract {
 
 /// Looks at a contract function: what it depends on tells what its bound body calls, and for which schema.
 pub fn contract(schema: &Schema, function: &Object) -> Contract {
+    let bound = function.sql.contains("{data_schema}");
+    let definer = function.sql.contains("SECURITY DEFINER");
     let found = rows(
         "SELECT EXISTS (
              SELECT FROM pg_depend d JOIN pg_proc native ON native.oid = d.refobjid
                JOIN pg_namespace n ON n.oid = native.pronamespace
               WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.refclassid = 'pg_proc'::regclass
                 AND n.nspname = 'opengeni_guards' AND native.proname = p.proname),
-           (SELECT s.nspname::text
+           (SELECT min(s.nspname::text)
               FROM pg_depend d JOIN pg_namespace s ON s.oid = d.refobjid
              WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.refclassid = 'pg_namespace'::regclass
-               AND d.refobjid <> p.pronamespace),
+               AND d.refobjid NOT IN (p.pronamespace, $3)),
+           EXISTS (
+             SELECT FROM pg_depend d
+              WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.refclassid = 'pg_namespace'::regclass
+                AND d.refobjid = $3),
            p.prosecdef, p.proowner = $2,
-           coalesce(p.proconfig = ARRAY['search_path=pg_catalog, pg_temp'], false)
+           CASE WHEN $4 THEN coalesce(p.proconfig = ARRAY['search_path=pg_catalog, pg_temp'], false)
+                ELSE p.proconfig IS NULL END
           FROM pg_proc p
           JOIN pg_namespace n ON n.oid = p.pronamespace
          WHERE concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1",
-        &[schema.signature(function).into(), schema.owner.into()],
+        &[
+            schema.signature(function).into(),
+            schema.owner.into(),
+            schema.oid.into(),
+            definer.into(),
+        ],
         |row| {
             Ok((
                 row.get::<bool>(1)? == Some(true),
@@ -284,20 +296,23 @@ pub fn contract(schema: &Schema, function: &Object) -> Contract {
                 row.get::<bool>(3)? == Some(true),
                 row.get::<bool>(4)? == Some(true),
                 row.get::<bool>(5)? == Some(true),
+                row.get::<bool>(6)? == Some(true),
             ))
         },
     );
-    let definer = function.sql.contains("SECURITY DEFINER");
     match found.into_iter().next() {
         None => Contract::Missing,
         Some((false, ..)) => Contract::Unknown,
-        Some((_, Some(other), ..)) if other != schema.name => Contract::Elsewhere(other),
+        Some((_, Some(other), ..)) => Contract::Elsewhere(other),
+        Some((_, None, here, ..)) if bound && !here => {
+            Contract::Altered("does not keep its schema by OID")
+        }
         Some((.., owned, _)) if !owned => Contract::Altered("does not belong to the tables' owner"),
-        Some((_, _, secdef, ..)) if secdef != definer => Contract::Altered(match definer {
+        Some((_, _, _, secdef, ..)) if secdef != definer => Contract::Altered(match definer {
             true => "does not run as its owner",
             false => "runs as its owner",
         }),
-        Some((.., path)) if path != definer => {
+        Some((.., pinned)) if !pinned => {
             Contract::Altered("does not pin its search_path as it was created")
         }
         Some(_) => Contract::Native,
