@@ -1,15 +1,19 @@
 //! Cases as a client sees them: real roles, real sessions, each case in a database of its own.
 
 mod acting;
+mod contract;
 mod dump;
 mod evidence;
+mod fleet;
 mod grants;
 mod hardening;
 mod introspection;
+mod inventory;
 mod live_schema;
 mod marker;
 mod members;
 mod provisioning;
+mod queues;
 mod refusals;
 mod retention;
 mod roles;
@@ -43,6 +47,9 @@ fn main() -> anyhow::Result<()> {
         refusals::trials,
         introspection::trials,
         dump::trials,
+        queues::trials,
+        inventory::trials,
+        contract::trials,
         hardening::trials,
     ];
     let trials = trials.iter().flat_map(|trials| trials(&server)).collect();

@@ -9,18 +9,21 @@ CREATE TEMP TABLE first_time AS
 SELECT object, action, note FROM first_time ORDER BY place LIMIT 5;
 SELECT object, action FROM first_time WHERE object LIKE 'table %' OR object LIKE 'trigger %' ORDER BY place;
 SELECT count(DISTINCT object) = count(*) FROM first_time;
+-- The contract's functions serve the schema that came first; this one's callers have the natives.
+SELECT object, action, note FROM first_time WHERE object LIKE 'function %' AND action <> 'present' ORDER BY place;
+DELETE FROM first_time WHERE note = 'serves schema public';
 
 -- The second: everything is there, and nothing is touched.
-SELECT bool_and(second.action = 'present' AND second.object = first_time.object), count(*) = (SELECT count(*) FROM first_time)
+SELECT bool_and(second.action = 'present'), count(*) = (SELECT count(*) FROM first_time), count(first_time) = count(*)
 FROM opengeni_guards.provision('elsewhere', 'regress_owner') WITH ORDINALITY AS second(object, action, note, place)
-JOIN first_time USING (place);
+LEFT JOIN first_time USING (object) WHERE second.note IS DISTINCT FROM 'serves schema public';
 
 -- What is missing comes back, and only that.
 ALTER TABLE elsewhere.sandbox_leases DROP CONSTRAINT sandbox_leases_refcount_check;
 DROP INDEX elsewhere.sandbox_leases_reaper_idx;
 DROP TRIGGER supervised_command_guard ON elsewhere.sandbox_retained_processes;
 DROP POLICY workspace_isolation ON elsewhere.sandbox_leases;
-SELECT object, action FROM opengeni_guards.provision('elsewhere', 'regress_owner') WHERE action <> 'present';
+SELECT object, action FROM opengeni_guards.provision('elsewhere', 'regress_owner') WHERE action <> 'present' AND note IS DISTINCT FROM 'serves schema public';
 
 -- All of it belongs to the owner; nothing became a member of the extension.
 SELECT DISTINCT relowner::regrole FROM pg_class WHERE relnamespace = 'elsewhere'::regnamespace;
@@ -72,7 +75,9 @@ ROLLBACK;
 
 -- Status -----------------------------------------------------------------------------------------
 SELECT object, state, detail FROM opengeni_guards.status('elsewhere') WHERE object LIKE 'trigger %';
-SELECT object, state, detail FROM opengeni_guards.status('elsewhere') WHERE state NOT IN ('native', 'present');
+SELECT object, state, detail FROM opengeni_guards.status('elsewhere') WHERE object LIKE 'function %';
+SELECT DISTINCT state, detail FROM opengeni_guards.status('public') WHERE object LIKE 'function opengeni_private.%' ORDER BY 1;
+SELECT object, state, detail FROM opengeni_guards.status('elsewhere') WHERE state NOT IN ('native', 'present') AND detail IS DISTINCT FROM 'serves schema public';
 SELECT DISTINCT data_schema FROM opengeni_guards.status() ORDER BY 1;
 
 BEGIN;
@@ -89,9 +94,9 @@ CREATE FUNCTION elsewhere.passes() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RE
 CREATE TRIGGER sandbox_recovery_protocol_v2_admission_guard BEFORE INSERT OR DELETE OR UPDATE
   ON elsewhere.sandbox_workspace_mutation_admissions FOR EACH ROW EXECUTE FUNCTION elsewhere.passes();
 DROP INDEX elsewhere.sandbox_workspace_mutation_admissions_actor_idx;
-SELECT object, state FROM opengeni_guards.status('elsewhere') WHERE state NOT IN ('native', 'present');
+SELECT object, state FROM opengeni_guards.status('elsewhere') WHERE state NOT IN ('native', 'present') AND detail IS DISTINCT FROM 'serves schema public';
 -- What is missing comes back; what stands there is left standing.
-SELECT object, action, note FROM opengeni_guards.provision('elsewhere', 'regress_owner') WHERE action <> 'present';
+SELECT object, action, note FROM opengeni_guards.provision('elsewhere', 'regress_owner') WHERE action <> 'present' AND note IS DISTINCT FROM 'serves schema public';
 ALTER TABLE elsewhere.sandbox_leases ALTER COLUMN image TYPE varchar;
 ALTER TABLE elsewhere.sandbox_pty_sessions DROP COLUMN shell;
 DROP TABLE elsewhere.sandbox_checkpoint_artifacts CASCADE;
