@@ -14,7 +14,9 @@ statement!(
 );
 statement!(RECOUNT, "reap_recount", [UuidArray, Bigint]);
 statement!(UNBORN, "reap_unborn", [UuidArray]);
+statement!(CHECK_REFERENCES, "reap_check_references", []);
 statement!(RESET, "reap_reset", [UuidArray]);
+statement!(DEFER_REFERENCES, "reap_defer_references", []);
 statement!(ABANDON, "reap_abandon", [UuidArray]);
 statement!(DRAINED, "reap_drained", []);
 
@@ -47,9 +49,18 @@ pub fn reap(
             work.run(&STALE_HOLDERS, &[viewer_ttl, turn_ttl, all]);
             let recount = |which: Argument<'_>| work.run(&RECOUNT, &[which, grace]);
             all_but_refused(work, "leases", due, recount, |_| {});
-            if let Some([Some(unborn)]) = work.row(&UNBORN, &[all]) {
+            if let Some([Some(unborn), guarded]) = work.row(&UNBORN, &[all]) {
+                // A reset whose lease refers to the wrong checkpoint is refused here, not at COMMIT with
+                // everything else. What the caller has pending is its own to answer for.
+                let guarded = guarded.is_some_and(|guarded| guarded.value() != 0);
+                if guarded {
+                    work.run(&CHECK_REFERENCES, &[]);
+                }
                 let reset = |which: Argument<'_>| work.run(&RESET, &[which]);
                 all_but_refused(work, "expired warming leases", unborn, reset, |_| {});
+                if guarded {
+                    work.run(&DEFER_REFERENCES, &[]);
+                }
             }
             let abandon = |which: Argument<'_>| work.run(&ABANDON, &[which]);
             all_but_refused(work, "leases", due, abandon, |_| {});

@@ -34,6 +34,11 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         ),
         case(
             server,
+            "queues: what refers to the wrong checkpoint stops neither the sweep nor the claim",
+            wrong_references,
+        ),
+        case(
+            server,
             "queues: a process that cannot be claimed does not stop the claim",
             blocked_process,
         ),
@@ -304,6 +309,68 @@ fn blocked_lease(db: &Db) -> Result<()> {
         )?;
         ensure!(left == "warming 1 1 f", "{left}");
     }
+    Ok(())
+}
+
+fn wrong_references(db: &Db) -> Result<()> {
+    fleet::tenants(db, SCHEMA, 4)?;
+    fleet::artifacts(db, SCHEMA, 4)?;
+    // The guards would refuse each of these at COMMIT, with everything that the call did.
+    fleet::plant(
+        db,
+        SCHEMA,
+        "UPDATE sandbox_leases SET liveness = 'warming', instance_id = NULL, expires_at = now() - interval '1 minute'
+           WHERE id IN (md5('lease/1')::uuid, md5('lease/2')::uuid);
+         UPDATE sandbox_leases SET current_checkpoint_artifact_id = md5('artifact/3/1')::uuid
+           WHERE id = md5('lease/1')::uuid;
+         UPDATE sandbox_checkpoint_artifacts SET state = 'deleting', delete_claim_id = md5('gone')::uuid,
+           delete_claimed_at = now() - interval '1 day' WHERE id IN (md5('artifact/3/1')::uuid, md5('artifact/3/2')::uuid)",
+    )?;
+    let (mut app, notices) = fleet::listening(&db.server, APP, &db.name)?;
+    fleet::answer(
+        &mut app,
+        "opengeni_private.reap_sandbox_leases(60000, 0, 60000)",
+    )?;
+    warned(
+        &notices,
+        "1 of 2 expired warming leases left as they are",
+        "current checkpoint artifact does not match its exact lease scope",
+    )?;
+    let stand = lines(
+        &mut db.admin()?,
+        "SELECT liveness FROM sandbox_leases ORDER BY coalesce(instance_id, ''), liveness",
+        &[],
+    )?;
+    ensure!(
+        stand == ["cold", "warming", "draining", "draining"],
+        "{stand:?}"
+    );
+    // Within one transaction the constraint waits for COMMIT again.
+    let mut admin = db.admin()?;
+    let mut transaction = admin.transaction()?;
+    fleet::answer(
+        &mut transaction,
+        "opengeni_private.reap_sandbox_leases(60000, 0, 60000)",
+    )?;
+    transaction.batch_execute(
+        "UPDATE sandbox_leases SET archive_generation = 1 WHERE id = md5('lease/1')::uuid",
+    )?;
+    transaction.rollback()?;
+
+    let claimed = fleet::answer(
+        &mut app,
+        "opengeni_private.claim_sandbox_checkpoint_artifacts(gen_random_uuid(), 500, 60000)",
+    )?;
+    ensure!(claimed.len() == 15, "{} claimed", claimed.len());
+    let left = lines(
+        &mut admin,
+        "SELECT id::text FROM sandbox_checkpoint_artifacts WHERE delete_claim_id = md5('gone')::uuid",
+        &[],
+    )?;
+    ensure!(
+        left == [fleet::id(&mut admin, "artifact/3/1")?.to_string()],
+        "{left:?}"
+    );
     Ok(())
 }
 

@@ -1,0 +1,1 @@
+SET CONSTRAINTS {schema}.sandbox_checkpoint_refs_guard DEFERRED
