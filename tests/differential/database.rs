@@ -278,23 +278,28 @@ fn answer(result: Result<Vec<SimpleQueryMessage>, postgres::Error>) -> Outcome {
                 })
                 .unwrap_or(0),
         ),
-        Err(error) => Outcome::Refused(Box::new(match error.as_db_error() {
-            Some(db) => Refusal {
-                state: db.code().code().to_string(),
-                message: db.message().to_string(),
-                constraint: db.constraint().map(str::to_string),
-                explained: db.detail().is_some()
-                    && db.hint().is_some()
-                    && db.schema().is_some()
-                    && db.table().is_some(),
-            },
-            None => Refusal {
-                state: SqlState::CONNECTION_FAILURE.code().to_string(),
-                message: error.to_string(),
-                constraint: None,
-                explained: false,
-            },
-        })),
+        Err(error) => Outcome::Refused(Box::new(refusal(&error))),
+    }
+}
+
+/// What the server refused with.
+pub fn refusal(error: &postgres::Error) -> Refusal {
+    match error.as_db_error() {
+        Some(db) => Refusal {
+            state: db.code().code().to_string(),
+            message: db.message().to_string(),
+            constraint: db.constraint().map(str::to_string),
+            explained: db.detail().is_some()
+                && db.hint().is_some()
+                && db.schema().is_some()
+                && db.table().is_some(),
+        },
+        None => Refusal {
+            state: SqlState::CONNECTION_FAILURE.code().to_string(),
+            message: error.to_string(),
+            constraint: None,
+            explained: false,
+        },
     }
 }
 
@@ -307,21 +312,7 @@ impl Pair {
     /// Builds both databases anew.
     pub fn build(server: &Server, oracle: &Path) -> Result<Self> {
         for name in [ORIGINAL, NATIVE] {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            let mut directories = vec![server.bindir.clone()];
-            directories.extend(std::env::split_paths(&path));
-            let output = Command::new("bash")
-                .arg(oracle.join("build.sh"))
-                .envs(server.environment())
-                .env("PATH", std::env::join_paths(directories)?)
-                .env("ORACLE_DB", name)
-                .output()
-                .context("cannot run build.sh")?;
-            ensure!(
-                output.status.success(),
-                "cannot build the oracle {name}:\n{}",
-                String::from_utf8_lossy(&output.stderr)
-            );
+            build_original(server, oracle, name, None)?;
         }
         let mut native = server.connect(SUPERUSER, NATIVE)?;
         native.batch_execute("CREATE EXTENSION opengeni_guards")?;
@@ -330,12 +321,7 @@ impl Pair {
             native: Database::open(server, NATIVE)?,
             original: Database::open(server, ORIGINAL)?,
         };
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let fixture: String = fs::read_to_string(root.join("tests/fixtures/fixture.sql"))?
-            .lines()
-            .filter(|line| !line.starts_with('\\'))
-            .map(|line| format!("{line}\n"))
-            .collect();
+        let fixture = fixture()?;
         for database in [&mut pair.native, &mut pair.original] {
             database.admin.batch_execute(&fixture)?;
             database.admin.batch_execute(include_str!("more.sql"))?;
@@ -420,6 +406,42 @@ impl Pair {
     }
 }
 
+/// Builds a database with the originals in force. Their objects are a superuser's unless an owner is named.
+pub fn build_original(
+    server: &Server,
+    oracle: &Path,
+    name: &str,
+    owner: Option<&str>,
+) -> Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut directories = vec![server.bindir.clone()];
+    directories.extend(std::env::split_paths(&path));
+    let output = Command::new("bash")
+        .arg(oracle.join("build.sh"))
+        .envs(server.environment())
+        .env("PATH", std::env::join_paths(directories)?)
+        .env("ORACLE_DB", name)
+        .env("ORACLE_OWNER", owner.unwrap_or_default())
+        .output()
+        .context("cannot run build.sh")?;
+    ensure!(
+        output.status.success(),
+        "cannot build the oracle {name}:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
+/// The rows and probes that the suites share, as one batch.
+pub fn fixture() -> Result<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    Ok(fs::read_to_string(root.join("tests/fixtures/fixture.sql"))?
+        .lines()
+        .filter(|line| !line.starts_with('\\'))
+        .map(|line| format!("{line}\n"))
+        .collect())
+}
+
 /// Removes a workspace's rows past all guards.
 pub fn clear(account: &str, workspace: &str) -> String {
     TABLES
@@ -433,7 +455,7 @@ pub fn clear(account: &str, workspace: &str) -> String {
 
 /// Puts the native function of the same name behind every guard trigger, and adds the triggers that only the
 /// extension has.
-fn rebind(native: &mut Client) -> Result<()> {
+pub fn rebind(native: &mut Client) -> Result<()> {
     native.batch_execute("SET search_path = ''")?;
     let triggers = native.query(
         "SELECT t.tgname::text, t.tgrelid::regclass::text, pg_get_triggerdef(t.oid), p.proname::text

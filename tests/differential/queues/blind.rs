@@ -1,0 +1,145 @@
+//! D9: under an owner whom row-level security binds, the originals see an empty fleet. The natives, called by the
+//! application through the owner's functions, see what the originals of a superuser see.
+
+use anyhow::{Result, ensure};
+
+use super::side::{Answer, Play, at_once};
+use super::{
+    CLAIM, Fleets, Test, call, claim_artifacts, claim_processes, compare, counts, prune, reap,
+    rotate, settle, slots, test,
+};
+
+const EVERYTHING: &str = "CALL fleet.owners(); CALL fleet.checkpoints(); CALL fleet.deadlines();
+    CALL fleet.slots(); CALL fleet.draining()";
+const TENANT: &str = "SELECT set_config('opengeni.account_id', md5('account/1'), true),
+    set_config('opengeni.workspace_id', md5('workspace/1'), true)";
+
+pub fn all() -> Vec<Test> {
+    let held = settle(
+        "fleet.id('artifact', 'deleting -3 days -5 days current')",
+        "fleet.id('claim', 'old')",
+        "true",
+        "NULL",
+        "0",
+    );
+    let mut calls = counts();
+    calls.extend([
+        slots("500"),
+        reap("60000", "120000", "30000"),
+        claim_processes(CLAIM, "100", "1000"),
+        claim_artifacts(CLAIM, "500", "60000"),
+        prune("86400000", "1000"),
+        rotate("60000", "500"),
+        held,
+    ]);
+    let mut tests = Vec::new();
+    for sql in calls {
+        let name = sql.split(['.', '(']).nth(1).unwrap_or_default().to_string();
+        // Its policy lets the owner read, on either side.
+        let gated = sql.contains("list_live_modal_sandbox_leases");
+        let plant = if name == "reap_sandbox_leases" {
+            "CALL fleet.matrix()"
+        } else {
+            EVERYTHING
+        };
+        tests.push(test(
+            &format!("D9: {name} of a bound owner"),
+            move |fleets| sees_the_fleet(fleets, plant, &sql, gated),
+        ));
+    }
+    tests.push(test(
+        "D9: a tenant's settings let the original see that tenant",
+        |fleets| sees_one_tenant(fleets),
+    ));
+    tests
+}
+
+fn sees_the_fleet(fleets: &mut Fleets, plant: &str, sql: &str, gated: bool) -> Result<()> {
+    let calls = [sql.to_string()];
+    let play = Play {
+        plant,
+        calls: &calls,
+        ..Play::default()
+    };
+    let (native, blind) = at_once(
+        &mut fleets.bound_native,
+        &mut fleets.bound_original,
+        |side| side.play(play),
+    );
+    let (native, blind) = (native?, blind?);
+    let seeing = fleets.original.play(play)?;
+    ensure!(answered(&seeing.answers[0]), "nothing to see");
+    compare::same(&calls, &native, &seeing)?;
+    if gated {
+        compare::same(&calls, &native, &blind)?;
+        return Ok(());
+    }
+    ensure!(
+        !answered(&blind.answers[0]) && compare::unchanged(&blind),
+        "D9 no longer shows: {:?}",
+        blind.answers[0]
+    );
+    Ok(())
+}
+
+/// Whether an answer says that there was something.
+fn answered(answer: &Answer) -> bool {
+    match answer {
+        Answer::Rows(rows) => rows
+            .iter()
+            .any(|row| row.split(" | ").any(|value| !matches!(value, "0" | "f"))),
+        Answer::Refused(_) => false,
+    }
+}
+
+/// With a tenant set, the original of a bound owner sees that tenant's rows; so does the native called directly by
+/// the application, and the native of the owner sees all.
+fn sees_one_tenant(fleets: &mut Fleets) -> Result<()> {
+    for (sql, direct) in [
+        (
+            call("sandbox_checkpoint_artifact_inventory", &[]),
+            "SELECT * FROM opengeni_guards.sandbox_checkpoint_artifact_inventory('public')",
+        ),
+        (
+            claim_processes(CLAIM, "100", "1000"),
+            "SELECT * FROM opengeni_guards.claim_terminal_retained_processes('public',
+               '00000000-0000-4000-8000-00000000c1a1', 100, 1000)",
+        ),
+        (
+            rotate("60000", "500"),
+            "SELECT opengeni_guards.request_due_sandbox_rotations('public', 60000, 500)",
+        ),
+        (
+            claim_artifacts(CLAIM, "500", "60000"),
+            "SELECT * FROM opengeni_guards.claim_sandbox_checkpoint_artifacts('public',
+               '00000000-0000-4000-8000-00000000c1a1', 500, 60000)",
+        ),
+    ] {
+        let calls = [sql];
+        let direct = [direct.to_string()];
+        let play = Play {
+            plant: EVERYTHING,
+            prelude: TENANT,
+            calls: &calls,
+            ..Play::default()
+        };
+        let (native, narrow) = at_once(
+            &mut fleets.bound_native,
+            &mut fleets.bound_original,
+            |side| side.play(play),
+        );
+        let (native, narrow) = (native?, narrow?);
+        compare::same(&calls, &native, &fleets.original.play(play)?)?;
+        ensure!(
+            answered(&narrow.answers[0]) && native.answers != narrow.answers,
+            "D9 no longer shows: {:?}",
+            narrow.answers[0]
+        );
+        let direct = fleets.bound_native.play(Play {
+            calls: &direct,
+            ..play
+        })?;
+        compare::same(&calls, &direct, &narrow)?;
+    }
+    Ok(())
+}
