@@ -80,6 +80,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
   l public.sandbox_leases;
   runs boolean := coalesce(fields ->> 'state', 'active') = 'active';
+  number integer := ('x' || left(md5(name), 7))::bit(28)::integer + 1;
   scope jsonb;
   admission jsonb;
 BEGIN
@@ -93,7 +94,7 @@ BEGIN
     'actor_id', fleet.id('attempt', coalesce(owner, 'direct')), 'turn_id', fleet.id('turn', owner),
     'attempt_id', fleet.id('attempt', owner), 'execution_generation', CASE WHEN owner IS NOT NULL THEN 1 END,
     'holder_kind', CASE WHEN owner IS NULL THEN 'direct' ELSE 'turn' END,
-    'workspace_generation', ('x' || left(md5(name), 7))::bit(28)::integer + 1, 'operation', 'exec',
+    'workspace_generation', number, 'operation', 'exec',
     'provider_outcome', CASE WHEN runs THEN 'retained' ELSE 'resolved' END, 'admitted_at', '@-1 day',
     'settled_at', CASE WHEN NOT runs THEN '@-1 hour' END);
   CALL fleet.put('sandbox_workspace_mutation_admissions', admission);
@@ -101,7 +102,7 @@ BEGIN
     'parent_admission_id', admission -> 'id', 'owner_actor_kind', admission -> 'actor_kind',
     'owner_actor_id', admission -> 'actor_id', 'owner_turn_id', admission -> 'turn_id',
     'owner_attempt_id', admission -> 'attempt_id', 'owner_execution_generation', admission -> 'execution_generation',
-    'provider_session_id', 1, 'started_at', '@-2 hours', 'reconcile_after', '@-1 hour',
+    'provider_session_id', number, 'started_at', '@-2 hours', 'reconcile_after', '@-1 hour',
     'settled_at', CASE WHEN NOT runs THEN '@-1 hour' END, 'supervision_retention_xid', '5',
     'provider_command', CASE WHEN fields ? 'supervised' OR fields ? 'streams' THEN fixture.supervised(jsonb_build_object(
         'sandboxId', scope -> 'provider_instance_id', 'streams', coalesce(fields -> 'streams',
@@ -115,8 +116,9 @@ END $$;
 CREATE PROCEDURE fleet.artifact(name text, lease text, fields jsonb DEFAULT '{}') LANGUAGE plpgsql AS $$
 DECLARE
   l public.sandbox_leases;
-  checksum text := encode(sha256(name::bytea), 'hex');
-  bytes integer := length(name::bytea);
+  content bytea := md5(name)::bytea;
+  checksum text := encode(sha256(content), 'hex');
+  bytes integer := length(content);
   binding text := '{"version":1,"serverUrl":"u","workspaceName":"w","environment":""}';
 BEGIN
   SELECT * INTO STRICT l FROM public.sandbox_leases WHERE id = fleet.id('lease', lease);
@@ -125,7 +127,7 @@ BEGIN
     'source_lease_id', l.id, 'source_lease_epoch', 1, 'source_instance_id', 'sb', 'source_workspace_generation', 4,
     'provenance', 'native_capture', 'provider_backend', 'modal', 'provider_binding_key', binding,
     'provider_binding', binding::jsonb, 'object_kind', 'modal_filesystem_snapshot', 'object_id', name,
-    'archive_base64', encode(name::bytea, 'base64'), 'archive_sha256', checksum, 'archive_bytes', bytes,
+    'archive_base64', encode(content, 'base64'), 'archive_sha256', checksum, 'archive_bytes', bytes,
     'descriptor_revision', name, 'descriptor', jsonb_build_object('version', 2, 'kind', 'provider_snapshot',
       'revision', name, 'archiveSha256', checksum, 'archiveBytes', bytes, 'snapshotId', name,
       'provider', 'modal_snapshot_filesystem', 'workspacePersistence', 'snapshot_filesystem'),
@@ -139,10 +141,10 @@ CREATE PROCEDURE fleet.refer(lease text, current text, previous text DEFAULT NUL
   UPDATE public.sandbox_leases l SET current_checkpoint_artifact_id = fleet.id('artifact', current),
     previous_checkpoint_artifact_id = fleet.id('artifact', previous), archive_generation = 4,
     resume_state = jsonb_strip_nulls(jsonb_build_object('backendId', 'modal', 'sessionState', jsonb_build_object(
-      'workspaceArchive', encode(current::bytea, 'base64'),
+      'workspaceArchive', encode(md5(current)::bytea, 'base64'),
       'workspaceArchiveMeta', '{"version": 2, "provider": "modal_snapshot_filesystem"}'::jsonb
         || jsonb_build_object('revision', current),
-      'workspaceArchivePrev', encode(previous::bytea, 'base64'),
+      'workspaceArchivePrev', encode(md5(previous)::bytea, 'base64'),
       'workspaceArchivePrevMeta', '{"version": 2, "provider": "modal_snapshot_filesystem"}'::jsonb
         || jsonb_build_object('revision', previous))))
     WHERE l.id = fleet.id('lease', lease);
