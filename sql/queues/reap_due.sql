@@ -22,13 +22,13 @@ WITH held AS (
   SELECT h.lease_id
   FROM {schema}.sandbox_lease_holders h
   WHERE h.kind IN ('viewer', 'direct')
-    AND h.last_heartbeat_at < now() - $1 * interval '1 millisecond'
+    AND h.last_heartbeat_at < now() - make_interval(secs => $1 / 1000.0)
   UNION
   SELECT h.lease_id
   FROM {schema}.sandbox_lease_holders h
   WHERE h.kind = 'turn'
     AND $2 > 0
-    AND h.last_heartbeat_at < now() - greatest($2, 0) * interval '1 millisecond'
+    AND h.last_heartbeat_at < now() - make_interval(secs => greatest($2, 0) / 1000.0)
   UNION
   SELECT l.id
   FROM {schema}.sandbox_leases l

@@ -5,7 +5,7 @@ SET refcount = counted.total,
   viewer_holders = counted.viewers,
   liveness = CASE WHEN l.liveness = 'warm' AND counted.total = 0 THEN 'draining' ELSE l.liveness END,
   expires_at = CASE
-    WHEN l.liveness = 'warm' AND counted.total = 0 THEN now() + $2 * interval '1 millisecond'
+    WHEN l.liveness = 'warm' AND counted.total = 0 THEN now() + make_interval(secs => $2 / 1000.0)
     ELSE l.expires_at
   END,
   updated_at = now()

@@ -78,7 +78,7 @@ fn main() -> Result<()> {
     if !tests.is_empty() {
         let mut fleets = queues::Fleets::build(&server, &oracle)?;
         for test in tests {
-            let result = (test.run)(&mut fleets);
+            let result = fleets.tidy().and_then(|()| (test.run)(&mut fleets));
             report(&test.name, result.is_ok());
             if let Err(error) = result {
                 failures.push(format!("---- {} ----\n{error:#}", test.name));

@@ -9,14 +9,13 @@ use super::{
     rotate, settle, slots, test,
 };
 
-const EVERYTHING: &str = "CALL fleet.owners(); CALL fleet.checkpoints(); CALL fleet.deadlines();
-    CALL fleet.slots(); CALL fleet.draining()";
+const EVERYTHING: &str = "CALL fleet.plant('owners', 'checkpoints', 'deadlines')";
 const TENANT: &str = "SELECT set_config('opengeni.account_id', md5('account/1'), true),
     set_config('opengeni.workspace_id', md5('workspace/1'), true)";
 
 pub fn all() -> Vec<Test> {
     let held = settle(
-        "fleet.id('artifact', 'deleting -3 days -5 days current')",
+        "fleet.id('artifact', 'deleting -3 days -5 days no')",
         "fleet.id('claim', 'old')",
         "true",
         "NULL",
@@ -37,10 +36,13 @@ pub fn all() -> Vec<Test> {
         let name = sql.split(['.', '(']).nth(1).unwrap_or_default().to_string();
         // Its policy lets the owner read, on either side.
         let gated = sql.contains("list_live_modal_sandbox_leases");
-        let plant = if name == "reap_sandbox_leases" {
-            "CALL fleet.matrix()"
-        } else {
-            EVERYTHING
+        let plant = match name.as_str() {
+            "reap_sandbox_leases" => "CALL fleet.plant('matrix')",
+            "list_legacy_modal_checkpoint_slots" => "CALL fleet.plant('slots')",
+            "count_expired_draining_sandbox_leases" => "CALL fleet.plant('draining')",
+            name if name.contains("artifact") => "CALL fleet.plant('checkpoints')",
+            name if name.contains("process") => "CALL fleet.plant('owners')",
+            _ => "CALL fleet.plant('deadlines')",
         };
         tests.push(test(
             &format!("D9: {name} of a bound owner"),

@@ -9,6 +9,8 @@ use super::side::{Answer, Rows, Seen};
 use crate::database::{Outcome, Refusal};
 
 const SHOWN: usize = 8;
+/// So much of a value is shown.
+const LEGIBLE: usize = 300;
 const NOW: &str = "00:00:00";
 
 /// Whether the reference says in which order a call's rows come.
@@ -116,34 +118,27 @@ fn compare_answers(call: &str, ours: &Answer, theirs: &Answer, found: &mut Strin
 fn differences(native: &Rows, original: &Rows, before: &Rows, sweeps: bool) -> (String, usize) {
     let mut found = Vec::new();
     let mut untouched = 0;
-    let keys = native
-        .keys()
-        .chain(original.keys().filter(|k| !native.contains_key(*k)));
-    for key in keys {
+    let only_theirs = original.keys().filter(|key| !native.contains_key(*key));
+    for key in native.keys().chain(only_theirs) {
         match (native.get(key), original.get(key)) {
-            (Some(ours), Some(theirs)) => {
-                if sweeps && key.starts_with("sandbox_leases ") && ours != theirs {
-                    let left = Some(ours) == before.get(key);
-                    if left && theirs.get("updated_at") == Some(&NOW.into()) {
-                        let mut theirs = theirs.clone();
-                        theirs.insert("updated_at".into(), ours["updated_at"].clone());
-                        if *ours == theirs {
-                            untouched += 1;
-                            continue;
-                        }
-                    }
-                }
-                if ours != theirs {
-                    found.push(format!(
-                        "\n  {key}{}{}",
-                        label(ours),
-                        columns(ours, theirs, before.get(key))
-                    ));
+            (Some(ours), Some(theirs)) if ours != theirs => {
+                let left = before.get(key) == Some(ours);
+                let (ours, theirs) = (fields(ours), fields(theirs));
+                if sweeps && left && key.starts_with("sandbox_leases ") && stamped(&ours, &theirs) {
+                    untouched += 1;
+                } else {
+                    let was = before.get(key).map(|row| fields(row));
+                    let name = label(&ours);
+                    found.push(format!("\n  {key}{name}{}", columns(&ours, &theirs, was)));
                 }
             }
-            (Some(row), None) => found.push(format!("\n  {key}{}: only native", label(row))),
-            (None, Some(row)) => found.push(format!("\n  {key}{}: only original", label(row))),
-            (None, None) => {}
+            (Some(row), None) => {
+                found.push(format!("\n  {key}{}: only native", label(&fields(row))))
+            }
+            (None, Some(row)) => {
+                found.push(format!("\n  {key}{}: only original", label(&fields(row))))
+            }
+            _ => {}
         }
     }
     let more = found.len().saturating_sub(SHOWN);
@@ -152,6 +147,26 @@ fn differences(native: &Rows, original: &Rows, before: &Rows, sweeps: bool) -> (
         let _ = write!(lines, "\n  and {more} more rows");
     }
     (lines, untouched)
+}
+
+/// Whether all that the original did to a row was to stamp it.
+fn stamped(ours: &Map<String, Value>, theirs: &Map<String, Value>) -> bool {
+    let mut theirs = theirs.clone();
+    let own = ours.get("updated_at").cloned().unwrap_or_default();
+    let stamp = theirs.insert("updated_at".into(), own);
+    stamp == Some(NOW.into()) && *ours == theirs
+}
+
+fn short(value: Option<&Value>) -> String {
+    let text = value.map_or_else(|| "nothing".to_string(), Value::to_string);
+    match text.char_indices().nth(LEGIBLE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+pub fn fields(row: &str) -> Map<String, Value> {
+    serde_json::from_str(row).unwrap_or_default()
 }
 
 /// What the row is called in the fleet.
@@ -165,16 +180,17 @@ fn label(row: &Map<String, Value>) -> String {
 fn columns(
     ours: &Map<String, Value>,
     theirs: &Map<String, Value>,
-    before: Option<&Map<String, Value>>,
+    before: Option<Map<String, Value>>,
 ) -> String {
     ours.iter()
         .filter(|(column, value)| theirs.get(*column) != Some(value))
         .map(|(column, value)| {
-            let was = before.and_then(|row| row.get(column));
+            let was = before.as_ref().and_then(|row| row.get(column));
             format!(
-                "\n    {column}: native {value}, original {}, was {}",
-                theirs.get(column).unwrap_or(&Value::Null),
-                was.unwrap_or(&Value::Null)
+                "\n    {column}: native {}, original {}, was {}",
+                short(Some(value)),
+                short(theirs.get(column)),
+                short(was)
             )
         })
         .collect()

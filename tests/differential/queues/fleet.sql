@@ -252,7 +252,8 @@ BEGIN
     FOREACH created IN ARRAY '{-1 minute,-15 minutes,-15 minutes -0.000001 s,-3 days}'::text[] LOOP
       FOREACH due IN ARRAY '{none,-5 days,-1 day -0.000001 s,-1 day,-60.000001 s,-60 s,-0.000001 s,0,1 s}'::text[] LOOP
         n := n + 1;
-        reference := CASE n % 4 WHEN 0 THEN 'current' WHEN 1 THEN 'previous' ELSE 'no' END;
+        -- A deletion under way that is referred to again is refused at COMMIT when it is taken back.
+        reference := CASE WHEN state = 'deleting' THEN 'no' WHEN n % 4 = 0 THEN 'current' WHEN n % 4 = 1 THEN 'previous' ELSE 'no' END;
         name := concat_ws(' ', state, created, due, reference);
         fields := jsonb_build_object('state', state, 'created_at', '@' || created, 'delete_attempts', n % 3,
           'last_delete_error', CASE WHEN n % 5 = 0 THEN 'earlier' END,
@@ -355,17 +356,54 @@ BEGIN
   END LOOP;
 END $$;
 
+-- Fleets that many cases start from are made once and kept.
+CREATE TABLE fleet.kept (fleet text, source text, columns text, shifted text);
+
+CREATE PROCEDURE fleet.keep(VARIADIC fleets text[]) LANGUAGE plpgsql SET session_replication_role = replica AS $$
+DECLARE
+  fleet text;
+  t record;
+BEGIN
+  FOREACH fleet IN ARRAY fleets LOOP
+    EXECUTE format('CALL fleet.%I()', fleet);
+    FOR t IN
+      SELECT c.relname, string_agg(quote_ident(a.attname), ', ') AS columns, string_agg(CASE
+          WHEN a.atttypid = 'timestamptz'::regtype THEN format('%I + (now() - %L::timestamptz)', a.attname, now())
+          ELSE quote_ident(a.attname) END, ', ') AS shifted
+      FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'
+        AND (c.relname LIKE 'sandbox\_%' OR c.relname IN ('sessions', 'session_turns', 'session_turn_attempts'))
+      GROUP BY c.relname
+    LOOP
+      EXECUTE format('CREATE TABLE fleet.%I AS SELECT * FROM public.%I %s', fleet || '/' || t.relname, t.relname,
+        CASE t.relname WHEN 'sessions' THEN 'WHERE initial_message = ''turn''' END);
+      INSERT INTO fleet.kept VALUES (fleet, t.relname, t.columns, t.shifted);
+    END LOOP;
+    CALL fleet.clear();
+  END LOOP;
+END $$;
+
+-- Rows of kept fleets, as far from now() as they were made.
+CREATE PROCEDURE fleet.plant(VARIADIC fleets text[]) LANGUAGE plpgsql AS $$
+DECLARE t record;
+BEGIN
+  FOR t IN SELECT * FROM fleet.kept WHERE fleet = ANY (fleets) LOOP
+    EXECUTE format('INSERT INTO public.%I (%s) SELECT %s FROM fleet.%I', t.source, t.columns, t.shifted,
+      t.fleet || '/' || t.source);
+  END LOOP;
+END $$;
+
 -- What is seen ---------------------------------------------------------------------------------------
 
 -- A warming reset says in the document when it was; the wall clock is no transaction's.
-CREATE FUNCTION fleet.clocked(document jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION fleet.clocked(document jsonb, since timestamptz DEFAULT now()) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 DECLARE
   path text[];
   said text;
 BEGIN
   FOREACH path SLICE 1 IN ARRAY '{{opengeniRecovery,provider,observedAt},{opengeniRecovery,restore,completedAt}}'::text[] LOOP
     said := document #>> path;
-    IF said ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d' AND said::timestamptz BETWEEN now() AND clock_timestamp() THEN
+    IF said ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d' AND said::timestamptz BETWEEN since AND clock_timestamp() THEN
       document := jsonb_set(document, path, '"the clock"');
     END IF;
   END LOOP;
@@ -373,7 +411,8 @@ BEGIN
 END $$;
 
 -- Every row of every table, its times relative to now(). What nothing here touches has no times.
-CREATE FUNCTION fleet.snapshot() RETURNS TABLE (name text, id text, fields text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION fleet.snapshot() RETURNS TABLE (name text, id text, fields text) LANGUAGE plpgsql
+SET IntervalStyle = postgres SET TimeZone = 'UTC' AS $$
 DECLARE
   t record;
 BEGIN
@@ -385,7 +424,7 @@ BEGIN
     RETURN QUERY EXECUTE format('SELECT %L, t.id::text, (to_jsonb(t) %s %s)::text FROM public.%I t', t.relname,
       CASE WHEN t.relname IN ('managed_accounts', 'workspaces', 'sessions') THEN '- ''{created_at,updated_at}''::text[]'
         ELSE format('|| jsonb_build_object(%s)', t.times) END,
-      CASE t.relname WHEN 'sandbox_leases' THEN '|| jsonb_build_object(''resume_state'', fleet.clocked(t.resume_state))' END,
+      CASE t.relname WHEN 'sandbox_leases' THEN '|| jsonb_build_object(''resume_state'', fleet.clocked(t.resume_state)::text)' END,
       t.relname);
   END LOOP;
 END $$;
@@ -408,8 +447,9 @@ BEGIN
   LOOP
     EXECUTE format('UPDATE public.%I SET %s FROM fleet.clock', t.relname, t.times) USING later;
   END LOOP;
-  UPDATE public.sandbox_leases l SET updated_at = now() - (('x' || left(md5(l.id::text || l.lease_epoch), 4))::bit(16)::integer % 500 + 1)
-    * interval '1 second';
+  UPDATE public.sandbox_leases l SET resume_state = fleet.clocked(l.resume_state, at),
+    updated_at = now() - (('x' || left(md5(l.id::text || l.lease_epoch), 4))::bit(16)::integer % 500 + 1) * interval '1 second'
+    FROM fleet.clock;
   DELETE FROM fleet.clock;
   INSERT INTO fleet.clock VALUES (now());
 END $$;
@@ -417,7 +457,7 @@ END $$;
 -- Remedies: what the originals need not to be refused, so that the rest can be compared ---------------
 
 -- The expired warming leases whose reset the capture guard refuses (D4).
-CREATE FUNCTION fleet.blocked() RETURNS SETOF uuid LANGUAGE sql STABLE BEGIN ATOMIC
+CREATE FUNCTION fleet.blocked() RETURNS SETOF uuid LANGUAGE sql STABLE AS $$
   SELECT l.id
   FROM public.sandbox_leases l
   CROSS JOIN opengeni_private.warming_reset_resume_state_v2(l.backend, l.resume_backend_id, l.resume_state,
@@ -427,17 +467,13 @@ CREATE FUNCTION fleet.blocked() RETURNS SETOF uuid LANGUAGE sql STABLE BEGIN ATO
       WHERE p.lease_id = l.id AND p.state = 'active' AND p.provider_command ? 'supervision')
     AND EXISTS (SELECT FROM unnest('{workspaceArchive,workspaceArchiveMeta,workspaceArchiveRef}'::text[]) AS key
       WHERE l.resume_state -> 'sessionState' -> key IS DISTINCT FROM reset -> 'sessionState' -> key);
-END;
+$$;
 
 CREATE TABLE fleet.remedied (id uuid PRIMARY KEY, command jsonb);
 
 CREATE PROCEDURE fleet.unblock() LANGUAGE sql BEGIN ATOMIC
   INSERT INTO fleet.remedied (id) SELECT * FROM fleet.blocked();
   UPDATE public.sandbox_leases l SET expires_at = l.expires_at + interval '9 years' FROM fleet.remedied r WHERE l.id = r.id;
-END;
-CREATE PROCEDURE fleet.block() LANGUAGE sql BEGIN ATOMIC
-  UPDATE public.sandbox_leases l SET expires_at = l.expires_at - interval '9 years' FROM fleet.remedied r WHERE l.id = r.id;
-  DELETE FROM fleet.remedied;
 END;
 
 -- Processes whose output cursors are malformed (D3) are called poisoned.
@@ -447,7 +483,9 @@ CREATE PROCEDURE fleet.cure() LANGUAGE sql BEGIN ATOMIC
   UPDATE public.sandbox_retained_processes p SET provider_command = p.provider_command || fixture.streams(fixture.cursor())
     FROM fleet.remedied r WHERE p.id = r.id;
 END;
-CREATE PROCEDURE fleet.poison() LANGUAGE sql BEGIN ATOMIC
+
+CREATE PROCEDURE fleet.recover() LANGUAGE sql BEGIN ATOMIC
+  UPDATE public.sandbox_leases l SET expires_at = l.expires_at - interval '9 years' FROM fleet.remedied r WHERE l.id = r.id;
   UPDATE public.sandbox_retained_processes p SET provider_command = r.command FROM fleet.remedied r WHERE p.id = r.id;
   DELETE FROM fleet.remedied;
 END;
@@ -471,3 +509,5 @@ BEGIN
       'sandbox_group_id', fleet.id('group', n::text), 'initial_message', '', 'model', 'm', 'sandbox_backend', 'modal'));
   END LOOP;
 END $$;
+
+CALL fleet.keep('matrix', 'owners', 'checkpoints', 'deadlines', 'slots', 'draining');

@@ -44,7 +44,7 @@ pub fn all() -> Vec<Test> {
         test("claims pass by what is locked", |fleets| {
             alone(
                 fleets,
-                "CALL fleet.owners(); CALL fleet.checkpoints(); CALL fleet.deadlines()",
+                "CALL fleet.plant('owners', 'checkpoints', 'deadlines')",
                 &[
                     Step::Lock(
                         "SELECT FROM public.sandbox_retained_processes WHERE holder_id LIKE '%direct -1 day'

@@ -1,4 +1,4 @@
-//! Random fleets under random sequences of calls, each call a transaction of its own, compared after each.
+//! Random fleets under random sequences of calls, a few in each transaction, compared after each.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,20 @@ use opengeni_guards_harness::random::Random;
 use postgres::SimpleQueryMessage;
 
 use super::documents::document;
-use super::side::{Answer, Play, Side};
+use super::side::{Answer, Play, Seen, Side};
 use super::{
     Fleets, Test, claim_artifacts, claim_processes, compare, counts, prune, reap, rotate, settle,
     slots, test,
 };
 
-const LEASES: usize = 300;
+const LEASES: usize = 200;
 const PROCESSES: usize = 90;
 const TURNS: usize = 40;
-const ARTIFACTS: usize = 90;
+const ARTIFACTS: usize = 60;
 const REFERENCES: usize = 25;
-const STEPS: usize = 60;
+/// Transactions, and calls in each.
+const STEPS: usize = 20;
+const CALLS: usize = 4;
 
 pub fn all() -> Vec<Test> {
     vec![
@@ -32,7 +34,9 @@ pub fn all() -> Vec<Test> {
 
 #[derive(Default)]
 struct Tally {
+    /// By function, how many calls there were and how many came to something.
     answers: BTreeMap<String, (usize, usize)>,
+    committed: usize,
     deviations: BTreeMap<&'static str, usize>,
 }
 
@@ -40,12 +44,13 @@ fn walk(fleets: &mut Fleets, troubled: bool, seed: u64) -> Result<()> {
     let mut random = Random::new(seed);
     let plant = fleet(&mut random, troubled);
     let mut tally = Tally::default();
-    let (native, original) = fleets.both(|side| {
-        side.play(Play {
+    let (native, original) = fleets.both(|side| -> Result<Seen> {
+        let seen = side.begin(Play {
             plant: &plant,
-            commit: true,
             ..Play::default()
-        })
+        })?;
+        side.end("COMMIT")?;
+        Ok(seen)
     });
     compare::same(&[], &native?, &original?)?;
     for n in 0..STEPS {
@@ -72,55 +77,81 @@ fn step(fleets: &mut Fleets, random: &mut Random, tally: &mut Tally) -> Result<(
         plant += ";\n";
         plant += &stir(random);
     }
-    let sql = next(&mut fleets.native, random)?;
-    let calls = [sql.clone()];
+    let mut calls = Vec::new();
+    for _ in 0..CALLS {
+        calls.push(next(&mut fleets.native, random)?);
+    }
     let play = Play {
         plant: &plant,
         calls: &calls,
-        commit: true,
         ..Play::default()
     };
-    let (native, original) = fleets.both(|side| side.play(play));
+    let (native, original) = fleets.both(|side| side.begin(play));
     let (native, mut original) = (native?, original?);
-    if let (Answer::Rows(_), Answer::Refused(refusal)) = (&native.answers[0], &original.answers[0])
-    {
-        let (id, remedy) = match (refusal.state.as_str(), refusal.message.as_str()) {
-            ("22P02" | "22003", _) if sql.contains("claim_terminal_retained_processes") => {
-                ("D3", ("CALL fleet.cure()", "CALL fleet.poison()"))
-            }
-            (_, message)
-                if sql.contains("reap_sandbox_leases")
-                    && message.starts_with("Supervised command blocks legacy containment") =>
-            {
-                ("D4", ("CALL fleet.unblock()", "CALL fleet.block()"))
-            }
-            (state, message) => bail!("{sql}: the original refuses: {state} {message}"),
-        };
-        ensure!(
-            native.warnings.len() == usize::from(id == "D4"),
-            "{sql}: {id}, warnings {:?}",
-            native.warnings
-        );
-        *tally.deviations.entry(id).or_insert(0) += 1;
-        // As far from now() as before, and once more without what it is refused for.
-        original = fleets.original.play(Play {
-            plant: "CALL fleet.go('0')",
-            remedy: Some(remedy),
+    let refused = refused(&calls, &native, &original)?;
+    ensure!(
+        native.warnings.len() == refused.iter().filter(|id| **id == "D4").count(),
+        "warnings: {:?}",
+        native.warnings
+    );
+    if !refused.is_empty() {
+        // Once more without what it is refused for.
+        fleets.original.end("ROLLBACK")?;
+        original = fleets.original.begin(Play {
+            remedy: Some((
+                "CALL fleet.cure(); CALL fleet.unblock()",
+                "CALL fleet.recover()",
+            )),
             ..play
         })?;
-    } else {
-        ensure!(native.warnings.is_empty(), "{sql}: {:?}", native.warnings);
+    }
+    for id in refused {
+        *tally.deviations.entry(id).or_insert(0) += 1;
     }
     let untouched = compare::same(&calls, &native, &original)
         .with_context(|| format!("{later} later, after\n{plant}"))?;
     if untouched > 0 {
         *tally.deviations.entry("D16").or_insert(0) += 1;
     }
-    let name = sql.split(['.', '(']).nth(1).unwrap_or_default().to_string();
-    let (times, changed) = tally.answers.entry(name).or_insert((0, 0));
-    *times += 1;
-    *changed += usize::from(!compare::unchanged(&native));
+    // What the checks at COMMIT refuse, both refuse.
+    let end = match native.deferred {
+        Some(_) => "ROLLBACK",
+        None => "COMMIT",
+    };
+    let (ours, theirs) = fleets.both(|side| side.end(end));
+    ours.and(theirs)?;
+    tally.committed += usize::from(end == "COMMIT");
+    for (call, answer) in calls.iter().zip(&native.answers) {
+        let name = call.split(['.', '(']).nth(1).unwrap_or_default();
+        let (times, full) = tally.answers.entry(name.to_string()).or_insert((0, 0));
+        *times += 1;
+        *full += usize::from(matches!(answer, Answer::Rows(rows) if is_something(rows)));
+    }
     Ok(())
+}
+
+/// The deviations for which the original alone refuses calls.
+fn refused(calls: &[String], native: &Seen, original: &Seen) -> Result<Vec<&'static str>> {
+    let mut found = Vec::new();
+    let both = native.answers.iter().zip(&original.answers);
+    for (call, pair) in calls.iter().zip(both) {
+        let (Answer::Rows(_), Answer::Refused(refusal)) = pair else {
+            continue;
+        };
+        let sweeps = call.contains("reap_sandbox_leases");
+        let claims = call.contains("claim_terminal_retained_processes");
+        found.push(match (refusal.state.as_str(), refusal.message.as_str()) {
+            ("22P02", _) if claims => "D3",
+            ("55000", m) if sweeps && m.starts_with("Supervised command blocks legacy") => "D4",
+            (state, message) => bail!("{call}: the original refuses: {state} {message}"),
+        });
+    }
+    Ok(found)
+}
+
+fn is_something(rows: &[String]) -> bool {
+    rows.iter()
+        .any(|row| row.split(" | ").any(|value| !matches!(value, "0" | "f")))
 }
 
 fn next(native: &mut Side, random: &mut Random) -> Result<String> {
@@ -383,10 +414,18 @@ fn lease(random: &mut Random, n: usize) -> String {
 impl Tally {
     /// A walk in which nothing happened shows nothing.
     fn check(&self, troubled: bool) -> Result<()> {
-        for (name, times) in &self.answers {
-            println!("  {name}: {} calls, {} changed rows", times.0, times.1);
+        println!(
+            "{} transactions, {} committed; {:?}",
+            STEPS, self.committed, self.deviations
+        );
+        for (name, (times, full)) in &self.answers {
+            println!("  {times:3} {name}, {full} with something");
         }
-        println!("  deviations: {:?}", self.deviations);
+        ensure!(
+            self.committed > STEPS * 3 / 4,
+            "only {} transactions committed",
+            self.committed
+        );
         for name in [
             "reap_sandbox_leases",
             "claim_terminal_retained_processes",
@@ -394,8 +433,8 @@ impl Tally {
             "settle_sandbox_checkpoint_artifact",
             "request_due_sandbox_rotations",
         ] {
-            let changed = self.answers.get(name).map_or(0, |times| times.1);
-            ensure!(changed > 1, "{name} changed rows {changed} times");
+            let full = self.answers.get(name).map_or(0, |times| times.1);
+            ensure!(full > 1, "{name} came to something {full} times");
         }
         let wanted: &[&str] = if troubled {
             &["D3", "D4", "D16"]

@@ -10,12 +10,13 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use opengeni_guards_harness::server::{SUPERUSER, Server};
 use postgres::{Client, Config, NoTls, SimpleQueryMessage};
-use serde_json::{Map, Value};
 
 use crate::database::{APP, Refusal, build_original, first_value, fixture, rebind, refusal};
 
 /// Owns the tables of two of the databases; neither a superuser nor exempt from row-level security.
 const OWNER: &str = "diff_owner";
+/// So many rows undone are swept up.
+const LITTERED: usize = 2_000;
 
 /// What stands under the contract's names before the extension's own take their places.
 const FREE: &str = "DO $$
@@ -57,6 +58,10 @@ impl Fleets {
             ("queues_bound_original", "queues_bound_native", Some(OWNER)),
         ] {
             build_original(server, oracle, original, owner)?;
+            let mut client = server.connect(SUPERUSER, original)?;
+            client.batch_execute(&fixture()?)?;
+            client.batch_execute(include_str!("fleet.sql"))?;
+            drop(client);
             let mut postgres = server.connect(SUPERUSER, "postgres")?;
             postgres.batch_execute(&format!("DROP DATABASE IF EXISTS {native}"))?;
             postgres.batch_execute(&format!(
@@ -74,13 +79,7 @@ impl Fleets {
             if first_value(&mut client, TAKEN)? != "13" {
                 bail!("{native} calls originals");
             }
-            let mut sides = [Side::open(server, native)?, Side::open(server, original)?];
-            let fixture = fixture()?;
-            for side in &mut sides {
-                side.client.batch_execute(&fixture)?;
-                side.client.batch_execute(include_str!("fleet.sql"))?;
-            }
-            pairs.push(sides);
+            pairs.push([Side::open(server, native)?, Side::open(server, original)?]);
         }
         let [[native, original], [bound_native, bound_original]] =
             <[[Side; 2]; 2]>::try_from(pairs)
@@ -93,6 +92,21 @@ impl Fleets {
             bound_native,
             bound_original,
         })
+    }
+
+    /// Throws away what undone transactions left in the tables, before the originals' sweeps drown in it.
+    pub fn tidy(&mut self) -> Result<()> {
+        for side in [
+            &mut self.native,
+            &mut self.original,
+            &mut self.bound_native,
+            &mut self.bound_original,
+        ] {
+            if std::mem::take(&mut side.planted) > LITTERED {
+                side.client.batch_execute("CALL fleet.clear()")?;
+            }
+        }
+        Ok(())
     }
 
     /// Another session in the database of one of the sides.
@@ -128,10 +142,10 @@ pub enum Answer {
     Refused(Refusal),
 }
 
-/// Every row of every table, by table and id.
-pub type Rows = BTreeMap<String, Map<String, Value>>;
+/// Every row of every table as JSON, by table and id.
+pub type Rows = BTreeMap<String, String>;
 
-/// A transaction that plants rows, calls functions as the application and is undone, or not.
+/// A transaction that plants rows and calls functions as the application.
 #[derive(Clone, Copy, Default)]
 pub struct Play<'a> {
     /// Run by a superuser with no trigger firing.
@@ -139,9 +153,8 @@ pub struct Play<'a> {
     /// Run by the application before the calls.
     pub prelude: &'a str,
     pub calls: &'a [String],
-    /// Done to the rows behind everybody's back, and undone after the calls.
+    /// Done to the rows behind everybody's back before the calls, and after them.
     pub remedy: Option<(&'a str, &'a str)>,
-    pub commit: bool,
 }
 
 pub struct Seen {
@@ -159,6 +172,7 @@ pub struct Side {
     pub name: &'static str,
     pub client: Client,
     warnings: Arc<Mutex<Vec<String>>>,
+    planted: usize,
 }
 
 impl Side {
@@ -182,19 +196,26 @@ impl Side {
             name,
             client,
             warnings,
+            planted: 0,
         })
     }
 
+    /// What is seen of a transaction that is undone.
     pub fn play(&mut self, play: Play<'_>) -> Result<Seen> {
-        let seen = self.attempt(play);
-        let end = match &seen {
-            Ok(seen) if play.commit && seen.deferred.is_none() => "COMMIT",
-            _ => "ROLLBACK",
-        };
-        let ended = self.client.batch_execute(end);
-        let seen = seen.with_context(|| self.name)?;
-        ended.with_context(|| format!("{end} in {}", self.name))?;
-        Ok(seen)
+        let seen = self.begin(play);
+        self.end("ROLLBACK")?;
+        seen
+    }
+
+    /// What is seen of a transaction so far.
+    pub fn begin(&mut self, play: Play<'_>) -> Result<Seen> {
+        self.attempt(play).with_context(|| self.name)
+    }
+
+    pub fn end(&mut self, end: &str) -> Result<()> {
+        self.client
+            .batch_execute(end)
+            .with_context(|| format!("{end} in {}", self.name))
     }
 
     fn attempt(&mut self, play: Play<'_>) -> Result<Seen> {
@@ -208,6 +229,7 @@ impl Side {
             .batch_execute(&format!("BEGIN; {}", unguarded(play.plant)))
             .context("planting")?;
         let before = self.snapshot()?;
+        self.planted += before.len();
         if let Some((remedy, _)) = play.remedy {
             self.client.batch_execute(&unguarded(remedy))?;
         }
@@ -266,8 +288,10 @@ impl Side {
                 continue;
             };
             let column = |n| row.get(n).unwrap_or_default();
-            let fields = serde_json::from_str(column(2))?;
-            rows.insert(format!("{} {}", column(0), column(1)), fields);
+            rows.insert(
+                format!("{} {}", column(0), column(1)),
+                column(2).to_string(),
+            );
         }
         Ok(rows)
     }
