@@ -714,7 +714,8 @@ fn colliding_sweeps(db: &Db) -> Result<()> {
 fn arguments(db: &Db) -> Result<()> {
     const ID: &str = "gen_random_uuid()";
     // Each function with arguments that are fine, and what is not.
-    let cases: &[(&str, &[&str], &[&[&str]])] = &[
+    type Values = &'static [&'static str];
+    let cases: &[(&str, Values, &[Values])] = &[
         (
             "reap_sandbox_leases",
             &["1", "0", "1"],
