@@ -142,6 +142,18 @@ pub enum Answer {
     Refused(Refusal),
 }
 
+impl Answer {
+    /// Whether it says that there was something.
+    pub fn is_something(&self) -> bool {
+        match self {
+            Answer::Rows(rows) => rows
+                .iter()
+                .any(|row| row.split(" | ").any(|value| !matches!(value, "0" | "f"))),
+            Answer::Refused(_) => false,
+        }
+    }
+}
+
 /// Every row of every table as JSON, by table and id.
 pub type Rows = BTreeMap<String, String>;
 
