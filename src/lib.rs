@@ -6,6 +6,8 @@
 pgrx::pg_module_magic!();
 
 #[deny(unsafe_code)]
+mod commands;
+#[deny(unsafe_code)]
 mod guards;
 mod pg;
 #[deny(unsafe_code)]

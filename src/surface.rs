@@ -6,8 +6,12 @@ mod opengeni_guards {
     use pgrx::pg_sys::FunctionCallInfo;
     use pgrx::prelude::*;
 
+    use crate::commands;
+    use crate::commands::Ids;
+    use crate::commands::output::Page;
     use crate::guards;
     use crate::pg::identity::pinned;
+    use crate::pg::jsonb_value::Jsonb;
     use crate::pg::name::Name;
     use crate::pg::rows::{self, Rows};
     use crate::pg::trigger::{Answer, after_row, before_row, before_statement};
@@ -320,7 +324,7 @@ mod opengeni_guards {
         )
     }
 
-    /// Every rule that a guard refuses by, in the order of the checks.
+    /// Every rule that a guard or an operation refuses by, in the order of the checks.
     #[pg_extern(immutable, parallel_safe)]
     fn rules() -> TableIterator<
         'static,
@@ -345,12 +349,204 @@ mod opengeni_guards {
             )
         }))
     }
+
+    // Retained-command operations: they run as the caller, on the command that the first four arguments name.
+
+    fn scope<'a>(ids: [&'a Option<Uuid>; 4]) -> Ids<'a> {
+        let [account, workspace, session, process] = ids.map(|id| id.as_ref().map(Uuid::as_bytes));
+        Ids {
+            account,
+            workspace,
+            session,
+            process,
+        }
+    }
+
+    /// Records the supervisor's receipt of a command.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn record_supervision_receipt(
+        account_id: Option<Uuid>,
+        workspace_id: Option<Uuid>,
+        session_id: Option<Uuid>,
+        process_id: Option<Uuid>,
+        receipt: Option<Jsonb>,
+        data_schema: default!(Option<&str>, "'public'"),
+    ) {
+        let ids = [&account_id, &workspace_id, &session_id, &process_id];
+        commands::supervision::record_receipt(data_schema, scope(ids), receipt);
+    }
+
+    /// The supervisor's receipt of a command; NULL where there is none yet.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn load_supervision_receipt(
+        account_id: Option<Uuid>,
+        workspace_id: Option<Uuid>,
+        session_id: Option<Uuid>,
+        process_id: Option<Uuid>,
+        data_schema: default!(Option<&str>, "'public'"),
+    ) -> Option<Jsonb> {
+        let ids = [&account_id, &workspace_id, &session_id, &process_id];
+        commands::supervision::load_receipt(data_schema, scope(ids))
+    }
+
+    /// Asks for a command's end, once.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn request_cancellation(
+        account_id: Option<Uuid>,
+        workspace_id: Option<Uuid>,
+        session_id: Option<Uuid>,
+        process_id: Option<Uuid>,
+        reason: Option<&str>,
+        data_schema: default!(Option<&str>, "'public'"),
+    ) {
+        let ids = [&account_id, &workspace_id, &session_id, &process_id];
+        commands::supervision::request_cancellation(data_schema, scope(ids), reason);
+    }
+
+    /// Whether a command's end has been asked for.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn cancellation_requested(
+        account_id: Option<Uuid>,
+        workspace_id: Option<Uuid>,
+        session_id: Option<Uuid>,
+        process_id: Option<Uuid>,
+        data_schema: default!(Option<&str>, "'public'"),
+    ) -> bool {
+        let ids = [&account_id, &workspace_id, &session_id, &process_id];
+        commands::supervision::cancellation_requested(data_schema, scope(ids))
+    }
+
+    /// Asks for a command's end where its lease is to rotate before its provider's deadline.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn request_deadline_cancellation(
+        account_id: Option<Uuid>,
+        workspace_id: Option<Uuid>,
+        session_id: Option<Uuid>,
+        process_id: Option<Uuid>,
+        data_schema: default!(Option<&str>, "'public'"),
+    ) -> bool {
+        let ids = [&account_id, &workspace_id, &session_id, &process_id];
+        commands::supervision::request_deadline_cancellation(data_schema, scope(ids))
+    }
+
+    /// Reserves stdin: of a router command bytes, answering where they begin; else the next message's number.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn reserve_input(
+        account_id: Option<Uuid>,
+        workspace_id: Option<Uuid>,
+        session_id: Option<Uuid>,
+        process_id: Option<Uuid>,
+        byte_length: default!(Option<i64>, "NULL"),
+        data_schema: default!(Option<&str>, "'public'"),
+    ) -> i64 {
+        let ids = [&account_id, &workspace_id, &session_id, &process_id];
+        commands::input::reserve(data_schema, scope(ids), byte_length)
+    }
+
+    /// Moves a modal-control-v1 command's cursors on; the command as it is then.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn acknowledge_output(
+        account_id: Option<Uuid>,
+        workspace_id: Option<Uuid>,
+        session_id: Option<Uuid>,
+        process_id: Option<Uuid>,
+        command: Option<Jsonb>,
+        data_schema: default!(Option<&str>, "'public'"),
+    ) -> Option<Jsonb> {
+        let ids = [&account_id, &workspace_id, &session_id, &process_id];
+        commands::output::acknowledge(data_schema, scope(ids), command)
+    }
+
+    /// Captures a page of a modal-router-v1 command: cursors and chunks at once.
+    #[allow(clippy::too_many_arguments)] // An SQL signature: the command, the page, the schema.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn capture_router_output(
+        account_id: Option<Uuid>,
+        workspace_id: Option<Uuid>,
+        session_id: Option<Uuid>,
+        process_id: Option<Uuid>,
+        expected: Option<Jsonb>,
+        command: Option<Jsonb>,
+        stdout: Option<&str>,
+        stderr: Option<&str>,
+        data_schema: default!(Option<&str>, "'public'"),
+        fcinfo: FunctionCallInfo,
+    ) -> rows::CapturedPage {
+        let ids = [&account_id, &workspace_id, &session_id, &process_id];
+        let rows = Rows::of(fcinfo);
+        let page = Page {
+            expected,
+            command,
+            stdout,
+            stderr,
+        };
+        commands::output::capture(data_schema, scope(ids), page, &rows);
+        rows::CapturedPage(rows)
+    }
+
+    /// Whether a schema has the five triggers that a launcher asks for before it starts a supervisor.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn supervised_command_protocol_ready(data_schema: default!(Option<&str>, "'public'")) -> bool {
+        commands::supervision::ready(data_schema)
+    }
+
+    // Fences.
+
+    /// Keeps an account's memberships as they are to the end of the transaction, or refuses at once (55P03).
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn enrollment_membership_fence(account_id: Option<Uuid>) {
+        let account = account_id.as_ref().map(Uuid::as_bytes);
+        commands::fences::membership(account, Rule::FenceEnrollment);
+    }
+
+    /// The same for a workspace's membership changes.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn workspace_membership_fence(account_id: Option<Uuid>) {
+        let account = account_id.as_ref().map(Uuid::as_bytes);
+        commands::fences::membership(account, Rule::FenceWorkspace);
+    }
+
+    /// Puts the fences into the application's two functions, or leaves both as they are (55000).
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn install_membership_fences(
+        data_schema: default!(Option<&str>, "'public'"),
+    ) -> TableIterator<
+        'static,
+        (
+            name!(object, String),
+            name!(action, String),
+            name!(note, Option<String>),
+        ),
+    > {
+        TableIterator::new(
+            pinned(|| provision::fences::install(data_schema))
+                .into_iter()
+                .map(|line| (line.object, line.action.to_owned(), line.note)),
+        )
+    }
+
+    /// Refuses while a session of one of 1 to 16 roles, a JSON array of names, is in the database (55000).
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn assert_application_roles_stopped(
+        roles: Option<Jsonb>,
+        message: default!(
+            Option<&str>,
+            "'enrollment membership migration requires stopped application roles'"
+        ),
+    ) {
+        commands::fences::assert_roles_stopped(roles, message);
+    }
 }
 
 pgrx::extension_sql_file!("../sql/encoding.sql", name = "encoding", bootstrap);
 pgrx::extension_sql_file!(
     "../sql/warming_reset.sql",
     name = "warming_reset",
+    requires = [opengeni_guards]
+);
+pgrx::extension_sql_file!(
+    "../sql/session_metadata.sql",
+    name = "session_metadata",
     requires = [opengeni_guards]
 );
 pgrx::extension_sql_file!("../sql/privileges.sql", name = "privileges", finalize);

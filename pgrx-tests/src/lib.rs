@@ -3,4 +3,5 @@
 
 pub mod demo;
 pub mod random;
+pub mod reader;
 pub mod server;

@@ -36,6 +36,8 @@ pub enum Tier {
     Differential,
     /// Many sessions at once on few leases
     Storm,
+    /// Readers that capture the same output, killed now and then
+    Capture,
 }
 
 /// In the name of every test that `#[pg_test]` makes, and of no other.
@@ -63,6 +65,7 @@ pub fn run(setup: &Setup, tiers: &[Tier]) -> Result<Counts> {
                             program(setup, trees, "differential", "Against the originals")
                         }
                         Tier::Storm => program(setup, trees, "storm", "Colliding sessions"),
+                        Tier::Capture => program(setup, trees, "capture", "Killed readers"),
                         _ => program(setup, trees, "cases", "Client cases"),
                     });
                 }

@@ -76,6 +76,7 @@ fn packed(state: &str) -> c_int {
 /// Where a refusal happened.
 pub struct Place {
     pub schema: *const c_char,
+    /// NULL where it is not about a table.
     pub table: *const c_char,
     pub operation: &'static str,
     /// The column that the refusal knows by number only, or NULL.
@@ -85,6 +86,16 @@ pub struct Place {
 /// Raises a rule's refusal with all its fields.
 pub fn refuse(refusal: Refusal, place: Place) -> ! {
     prepare(refusal, place).throw()
+}
+
+/// Raises a rule's refusal in the caller's own words.
+pub fn refuse_saying(refusal: Refusal, place: Place, message: &str) -> ! {
+    let report = prepare(refusal, place);
+    Report {
+        message: palloc_cstr(message),
+        ..report
+    }
+    .throw()
 }
 
 /// Composes the texts in the server's memory, so that nothing of ours is alive when it jumps.
@@ -108,8 +119,13 @@ fn prepare(refusal: Refusal, place: Place) -> Report {
     if !detail.is_empty() {
         detail.push('.');
     }
-    // SAFETY: the names belong to the relation's catalogue entry, which the event holds open.
-    let table = unsafe { CStr::from_ptr(place.table) };
+    let table = if place.table.is_null() {
+        c""
+    } else {
+        // SAFETY: the names belong to the relation's catalogue entry, which the event holds open, or live as
+        // long as the call.
+        unsafe { CStr::from_ptr(place.table) }
+    };
     let message = if entry.message.contains('{') {
         palloc_cstr(
             &entry

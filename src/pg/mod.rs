@@ -9,6 +9,7 @@ pub mod error;
 pub mod identity;
 pub mod invalidation;
 pub mod jsonb;
+pub mod jsonb_value;
 pub mod map;
 pub mod name;
 pub mod probe;

@@ -26,6 +26,28 @@ impl Rows {
     }
 }
 
+impl Rows {
+    /// Adds a row, given as its columns; NULL as `None`. It is copied.
+    pub fn put(&self, row: &[Option<pg_sys::Datum>]) {
+        const MOST: usize = 8;
+        let (mut values, mut nulls) = ([pg_sys::Datum::null(); MOST], [true; MOST]);
+        for (i, column) in row.iter().enumerate().take(MOST) {
+            values[i] = column.unwrap_or(pg_sys::Datum::null());
+            nulls[i] = column.is_none();
+        }
+        // SAFETY: the store and its columns live as long as the call; the function's declared columns are no
+        // more than the arrays hold.
+        unsafe {
+            pg_sys::tuplestore_putvalues(
+                self.store,
+                self.columns,
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            );
+        }
+    }
+}
+
 // SAFETY: in materialize mode a function's own result is ignored.
 unsafe impl BoxRet for Rows {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
@@ -102,4 +124,8 @@ answer!(
 answer!(
     LiveLeases,
     "lease_id uuid, workspace_id uuid, sandbox_group_id uuid, instance_id text, liveness text"
+);
+answer!(
+    CapturedPage,
+    "command jsonb, captured boolean, events jsonb"
 );

@@ -32,6 +32,42 @@ pub fn set_protocol_marker() {
     }
 }
 
+/// `pg_notify(channel, payload)`: sent when the transaction commits.
+pub fn notify(channel: &str, payload: &[u8]) {
+    let arguments = [channel.as_bytes(), payload].map(value::text_datum);
+    // SAFETY: pg_notify takes two texts.
+    unsafe {
+        value::call(
+            pg_sys::pg_notify,
+            std::ptr::null_mut(),
+            pg_sys::InvalidOid,
+            &arguments,
+        );
+    }
+}
+
+/// `pg_try_advisory_xact_lock(hashtextextended(name, 0))`.
+pub fn try_advisory_lock(name: &[u8]) -> bool {
+    let (function, seed) = (pg_sys::hashtextextended, pg_sys::Datum::from(0_i64));
+    // SAFETY: the functions take a text and a bigint, and a bigint; the collation is the database's own.
+    unsafe {
+        let key = value::call(
+            function,
+            std::ptr::null_mut(),
+            pg_sys::DEFAULT_COLLATION_OID,
+            &[value::text_datum(name), seed],
+        );
+        value::call(
+            pg_sys::pg_try_advisory_xact_lock_int8,
+            std::ptr::null_mut(),
+            pg_sys::InvalidOid,
+            &[key],
+        )
+        .value()
+            != 0
+    }
+}
+
 /// Whether the session user (not the current role) is a superuser.
 pub fn session_user_is_superuser() -> bool {
     // SAFETY: look-ups by OID.

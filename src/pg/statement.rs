@@ -14,6 +14,7 @@ use pgrx::{PgSqlErrorCode, PgTryBuilder, pg_sys};
 
 use super::error::Failure;
 use super::identity;
+use super::jsonb_value::Jsonb;
 use super::map;
 use super::rows::Rows;
 use super::value;
@@ -128,6 +129,24 @@ impl DataSchema {
         // SAFETY: a catalogue look-up by name and namespace.
         let oid = unsafe { pg_sys::get_relname_relid(name.as_ptr(), self.oid) };
         (oid != pg_sys::InvalidOid).then_some(oid)
+    }
+
+    /// Its name, in the memory context of the call.
+    pub fn name(&self) -> &'static CStr {
+        // SAFETY: returns a palloc'd name, or NULL where the schema has just been dropped.
+        unsafe {
+            let name = pg_sys::get_namespace_name(self.oid);
+            if name.is_null() {
+                c""
+            } else {
+                CStr::from_ptr(name)
+            }
+        }
+    }
+
+    /// Whether this table is there, which may be absent; 42809 where something else stands under its name.
+    pub fn has(&self, name: &CStr) -> bool {
+        self.table(name).is_some() && self.owner_of(name) != pg_sys::InvalidOid
     }
 
     /// Whether the current user owns every one of these tables. 42P01 where one is missing, 42809 where
@@ -280,6 +299,18 @@ impl Work {
             );
             self.execute(statement, arguments, receiver);
         }
+    }
+
+    /// A jsonb that a statement of this work returned, for as long as the work lasts.
+    pub fn jsonb(&self, value: pg_sys::Datum) -> Jsonb {
+        // SAFETY: by contract a column of type jsonb; rows live until the work is done.
+        unsafe { Jsonb::from_datum(value) }
+    }
+
+    /// Keeps a jsonb that a statement returned for the caller of the work.
+    pub fn keep(&self, value: pg_sys::Datum) -> Jsonb {
+        // SAFETY: SPI is connected; the copy is made where the work was begun.
+        unsafe { Jsonb::from_datum(pg_sys::SPI_datumTransfer(value, false, -1)) }
     }
 
     fn execute(
@@ -503,7 +534,7 @@ impl Uuids {
 }
 
 /// The most parameters that a statement has.
-const MOST_PARAMETERS: usize = 8;
+const MOST_PARAMETERS: usize = 12;
 
 /// # Safety
 /// The arguments are of the statement's types.

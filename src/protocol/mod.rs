@@ -6,14 +6,20 @@
 pub mod cancellation;
 pub mod chain;
 pub mod command;
+pub mod contract;
 pub mod descriptor;
+pub mod fence;
+pub mod input;
 pub mod json;
 pub mod loss;
+pub mod output;
 pub mod receipt;
 pub mod refusal;
 pub mod shape;
 pub mod streams;
 pub mod tables;
 
+#[cfg(test)]
+mod operation_tests;
 #[cfg(test)]
 mod tests;

@@ -4,11 +4,12 @@
 pub struct Entry {
     /// Error field CONSTRAINT.
     pub id: &'static str,
+    /// The trigger function, or the operation, that refuses.
     pub guard: &'static str,
     /// The table whose write is refused; empty where the guard serves several.
     pub table: &'static str,
     pub sqlstate: &'static str,
-    /// `{op}` and `{table}` stand for the operation and the table of the event.
+    /// `{op}` and `{table}` stand for the operation and the table of the event, or for what is being done.
     pub message: &'static str,
     /// The protocol step that is missing.
     pub hint: &'static str,
@@ -224,6 +225,168 @@ rules! {
         EvidenceTruncate "evidence.truncate" "55000"
             "Unsettled supervised command evidence cannot be truncated",
             "Settle the schema's supervised commands first.";
+    }
+    "record_supervision_receipt" on "sandbox_retained_processes" {
+        ReceiptScope "command.record_supervision_receipt.scope" "22023"
+            "Account, workspace, session and process of a retained command are required",
+            "Give all four ids; none may be NULL.";
+        ReceiptShape "command.record_supervision_receipt.receipt" "22023"
+            "Invalid supervision receipt",
+            "Pass the receipt as the supervisor sent it: protocol, invocationId, receiptId and an integer leaderExitCode.";
+        ReceiptUnknown "command.record_supervision_receipt.unknown" "P0002"
+            "Supervised retained command is unavailable",
+            "Look the command up again: no such process belongs to this account, workspace and session.";
+        ReceiptUnsupervised "command.record_supervision_receipt.unsupervised" "55000"
+            "Supervised retained command is unavailable",
+            "Only a command launched under a supervisor has a receipt; settle this one by its provider's exit.";
+    }
+    "load_supervision_receipt" on "sandbox_retained_processes" {
+        LoadScope "command.load_supervision_receipt.scope" "22023"
+            "Account, workspace, session and process of a retained command are required",
+            "Give all four ids; none may be NULL.";
+        LoadUnknown "command.load_supervision_receipt.unknown" "P0002"
+            "Retained command is unavailable",
+            "Look the command up again: no such process belongs to this account, workspace and session.";
+    }
+    "request_cancellation" on "sandbox_retained_processes" {
+        CancelScope "command.request_cancellation.scope" "22023"
+            "Account, workspace, session and process of a retained command are required",
+            "Give all four ids; none may be NULL.";
+        CancelReason "command.request_cancellation.reason" "22023"
+            "Invalid cancellation reason",
+            "Give provider_deadline or explicit_stop.";
+        CancelUnknown "command.request_cancellation.unknown" "P0002"
+            "Retained command is unavailable",
+            "Look the command up again: no such process belongs to this account, workspace and session.";
+    }
+    "cancellation_requested" on "sandbox_retained_processes" {
+        CancelledScope "command.cancellation_requested.scope" "22023"
+            "Account, workspace, session and process of a retained command are required",
+            "Give all four ids; none may be NULL.";
+        CancelledUnknown "command.cancellation_requested.unknown" "P0002"
+            "Retained command is unavailable",
+            "Look the command up again: no such process belongs to this account, workspace and session.";
+    }
+    "request_deadline_cancellation" on "sandbox_retained_processes" {
+        DeadlineScope "command.request_deadline_cancellation.scope" "22023"
+            "Account, workspace, session and process of a retained command are required",
+            "Give all four ids; none may be NULL.";
+    }
+    "reserve_input" on "sandbox_retained_processes" {
+        InputScope "command.reserve_input.scope" "22023"
+            "Account, workspace, session and process of a retained command are required",
+            "Give all four ids; none may be NULL.";
+        InputUnknown "command.reserve_input.unknown" "P0002"
+            "Active retained provider command is unavailable",
+            "Look the command up again: no such process belongs to this account, workspace and session.";
+        InputInactive "command.reserve_input.inactive" "55000"
+            "Active retained provider command is unavailable",
+            "The command has ended or was never attached: send it no more input.";
+        InputClosed "command.reserve_input.closed" "55000"
+            "Retained command input is closed",
+            "The command is cancelled or has its receipt: send it no more input.";
+        InputLength "command.reserve_input.byte_length" "22023"
+            "Byte-offset stdin requires a positive byte reservation",
+            "Pass the number of bytes to send, from 1 to 9007199254740991.";
+        InputExhausted "command.reserve_input.exhausted" "55000"
+            "Provider stdin sequence exhausted",
+            "The index would pass 9007199254740991: start another command.";
+    }
+    "acknowledge_output" on "sandbox_retained_processes" {
+        AcknowledgeScope "command.acknowledge_output.scope" "22023"
+            "Account, workspace, session and process of a retained command are required",
+            "Give all four ids; none may be NULL.";
+        AcknowledgeShape "command.acknowledge_output.command" "22023"
+            "Invalid provider command",
+            "Pass the command as it was read, with the cursors of this page.";
+        AcknowledgeKind "command.acknowledge_output.kind" "22023"
+            "Byte-offset command output requires atomic capture",
+            "Capture a modal-router-v1 page with capture_router_output.";
+        AcknowledgeUnknown "command.acknowledge_output.unknown" "P0002"
+            "Retained provider command is unavailable",
+            "Look the command up again: no such process belongs to this account, workspace and session.";
+        AcknowledgeUnattached "command.acknowledge_output.unattached" "55000"
+            "Retained provider command is unavailable",
+            "Attach the provider command first, or leave this process to whoever does.";
+        AcknowledgeMalformed "command.acknowledge_output.malformed" "55000"
+            "Retained provider command is malformed",
+            "The recorded document has not the published shape; repair it as its owner.";
+        AcknowledgeStoredKind "command.acknowledge_output.stored_kind" "55000"
+            "Legacy acknowledgment cannot advance byte-offset output",
+            "The recorded command is a modal-router-v1 one: capture its pages with capture_router_output.";
+        AcknowledgeExecution "command.acknowledge_output.execution" "55000"
+            "Output acknowledgment changed provider execution identity",
+            "Load the recorded command and acknowledge output of that execution only.";
+        AcknowledgeConflict "command.acknowledge_output.conflict" "55000"
+            "Provider output acknowledgment conflicts with retained evidence",
+            "Another reader has recorded this batch otherwise: load the command and read on from its cursor.";
+    }
+    "capture_router_output" on "sandbox_retained_processes" {
+        CaptureScope "command.capture_router_output.scope" "22023"
+            "Account, workspace, session and process of a retained command are required",
+            "Give all four ids; none may be NULL.";
+        CapturePage "command.capture_router_output.page" "22023"
+            "A command output page needs the text of both streams",
+            "Pass an empty string for a stream that printed nothing.";
+        CaptureExpected "command.capture_router_output.expected" "22023"
+            "Invalid modal-router-v1 command",
+            "Pass the command as it was loaded, before this page.";
+        CaptureCommand "command.capture_router_output.command" "22023"
+            "Invalid modal-router-v1 command",
+            "Pass the command with the cursors after this page.";
+        CaptureExecutionChanged "command.capture_router_output.execution" "22023"
+            "Output capture changed execution identity",
+            "Change nothing but streams between the two commands.";
+        CaptureRegress "command.capture_router_output.regress" "22023"
+            "Output capture cannot regress or rewrite terminal evidence",
+            "Read on from the expected cursor; a stream at its end has nothing more.";
+        CaptureNoAdvance "command.capture_router_output.no_advance" "22023"
+            "Output without byte advancement requires the first EOF",
+            "Advance byteOffset by the bytes read, pending ones included.";
+        CaptureRemainder "command.capture_router_output.remainder" "22023"
+            "EOF must flush pending UTF-8 bytes",
+            "Decode what is pending into the last page and leave utf8Remainder empty.";
+        CaptureBound "command.capture_router_output.bound" "22023"
+            "Command output page exceeds its capture bound",
+            "Capture pages of at most 4194304 bytes of text per stream.";
+        CaptureSession "command.capture_router_output.session" "P0002"
+            "Command output session not found",
+            "Look the session up again: it is not one of this account and workspace.";
+        CaptureUnknown "command.capture_router_output.unknown" "P0002"
+            "Retained provider command is unavailable",
+            "Look the command up again: no such process belongs to this account, workspace and session.";
+        CaptureUnattached "command.capture_router_output.unattached" "55000"
+            "Retained provider command is unavailable",
+            "Only an attached command of backend modal has output to capture.";
+        CaptureMalformed "command.capture_router_output.malformed" "55000"
+            "Retained provider command is malformed",
+            "The recorded document has not the published shape; repair it as its owner.";
+        CaptureOwner "command.capture_router_output.owner" "55000"
+            "Output capture does not own this execution",
+            "Load the recorded command: another execution is retained under this process.";
+        CaptureChunk "command.capture_router_output.chunk" "55000"
+            "Command output retry changed the captured chunk",
+            "This range is stored with another text: load the command and read on from its cursor.";
+    }
+    "enrollment_membership_fence" on "" {
+        FenceEnrollment "fence.enrollment" "55P03"
+            "enrollment membership is changing; retry the transaction",
+            "Roll back and run the whole transaction again.";
+    }
+    "workspace_membership_fence" on "" {
+        FenceWorkspace "fence.workspace" "55P03"
+            "workspace membership is changing; retry the transaction",
+            "Roll back and run the whole transaction again.";
+    }
+    "install_membership_fences" on "" {
+        FenceDrift "fence.drift" "55000"
+            "0498 {op} definition drift",
+            "The function is not the one that 0498 fences: compare it with the release's, or put the fence in by hand.";
+    }
+    "assert_application_roles_stopped" on "" {
+        FenceRolesRunning "fence.roles_running" "55000"
+            "enrollment membership migration requires stopped application roles",
+            "Name 1 to 16 roles as a JSON array, stop everything that connects as one of them, and try again.";
     }
 }
 

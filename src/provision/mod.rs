@@ -2,6 +2,7 @@
 
 pub mod catalogue;
 pub mod create;
+pub mod fences;
 pub mod grants;
 pub mod model;
 pub mod status;

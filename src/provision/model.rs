@@ -98,6 +98,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/model/sandbox_pty_sessions.sql"),
     include_str!("../../sql/model/sandbox_workspace_mutation_admissions.sql"),
     include_str!("../../sql/model/sandbox_retained_processes.sql"),
+    include_str!("../../sql/model/sandbox_command_output.sql"),
     include_str!("../../sql/model/workspace_instruction_policy_revisions.sql"),
     include_str!("../../sql/model/workspace_instruction_policy_heads.sql"),
     include_str!("../../sql/model/workspace_instruction_policy_activation_events.sql"),

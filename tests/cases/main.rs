@@ -2,6 +2,7 @@
 
 mod acting;
 mod contract;
+mod commands;
 mod dump;
 mod evidence;
 mod fleet;
@@ -51,6 +52,7 @@ fn main() -> anyhow::Result<()> {
         inventory::trials,
         contract::trials,
         hardening::trials,
+        commands::trials,
     ];
     let trials = trials.iter().flat_map(|trials| trials(&server)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
