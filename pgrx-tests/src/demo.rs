@@ -4,6 +4,7 @@
 //! Each step states what it expects; one that goes otherwise is shown as WRONG and fails the demonstration.
 
 pub mod protocol;
+mod tail;
 
 use std::env;
 use std::io::{IsTerminal, stdout};
@@ -55,6 +56,18 @@ pub fn run(server: &Server) -> Result<bool> {
     play.command_that_is_cancelled()?;
     play.checkpoint_under_way()?;
     Ok(play.summary())
+}
+
+/// Plays a command whose output one session captures and another follows; `false` if it was not the same.
+pub fn run_tail(server: &Server) -> Result<bool> {
+    let paint = Paint::for_stdout();
+    let tenant = Tenant::new();
+    println!(
+        "{}",
+        paint.bold("opengeni_guards: a command's output, followed while it is captured")
+    );
+    prepare(server, &tenant, &paint)?;
+    tail::run(server, &tenant, &paint)
 }
 
 /// Roles, database, extension, data model and one tenant's rows, each by whom it belongs to.
@@ -199,7 +212,7 @@ impl Play {
             Expect::Accepted,
             concat([
                 protocol::admit_input(&tenant, &command, child),
-                protocol::advance_input(&command, 12),
+                protocol::reserve_input(&tenant, &command, 12),
             ]),
         )?;
         self.step(
@@ -210,7 +223,7 @@ impl Play {
         self.step(
             "The supervisor's receipt arrives while that input is still unsettled",
             refused("55000", "supervised_command.input_settles_first"),
-            protocol::record_receipt(&command, command.receipt(7)),
+            protocol::take_receipt(&tenant, &command, command.receipt(7)),
         )?;
         self.step(
             "The provider took the input: the child admission is settled",
@@ -230,19 +243,35 @@ impl Play {
         self.step(
             "Output is captured up to byte 4096",
             Expect::Accepted,
-            protocol::capture(&command, streams(&Cursor::at(4096), &Cursor::START), false),
+            protocol::capture_page(
+                &tenant,
+                &command,
+                [Cursor::START; 2],
+                [Cursor::at(4096), Cursor::START],
+            ),
         )?;
         self.step(
             "Output is captured up to byte 9000, stderr up to byte 120",
             Expect::Accepted,
-            protocol::capture(
+            protocol::capture_page(
+                &tenant,
                 &command,
-                streams(&Cursor::at(9000), &Cursor::at(120)),
-                false,
+                [Cursor::at(4096), Cursor::START],
+                [Cursor::at(9000), Cursor::at(120)],
             ),
         )?;
         self.step(
-            "A stale reader winds the output back",
+            "A reader would wind the output back in its own page",
+            refused("22023", "command.capture_router_output.regress"),
+            protocol::capture_page(
+                &tenant,
+                &command,
+                [Cursor::at(9000), Cursor::at(120)],
+                [Cursor::at(4096), Cursor::at(120)],
+            ),
+        )?;
+        self.step(
+            "An old reader winds it back by hand",
             refused("55000", "supervised_command.output_regress"),
             protocol::capture(
                 &command,
@@ -255,17 +284,28 @@ impl Play {
             refused("55000", "supervised_command.settlement"),
             protocol::settle(&tenant, &command, 0),
         )?;
-        let mut foreign = command.receipt(7);
+        let receipt = command.receipt(7);
+        let mut foreign = receipt.clone();
         foreign["invocationId"] = json!(Uuid::new_v4().to_string());
         self.step(
             "A receipt of another invocation is recorded",
             refused("23514", "supervised_command.receipt"),
-            protocol::record_receipt(&command, foreign),
+            protocol::take_receipt(&tenant, &command, foreign),
         )?;
         self.step(
             "The supervisor's receipt is recorded: the leader exited with 7",
             Expect::Accepted,
-            protocol::record_receipt(&command, command.receipt(7)),
+            protocol::take_receipt(&tenant, &command, receipt.clone()),
+        )?;
+        self.step(
+            "It arrives once more, since its acknowledgement was lost",
+            Expect::Accepted,
+            protocol::take_receipt(&tenant, &command, receipt),
+        )?;
+        self.step(
+            "Another receipt claims another end",
+            refused("55000", "supervised_command.proof_immutable"),
+            protocol::take_receipt(&tenant, &command, command.receipt(0)),
         )?;
         self.step(
             "The streams are declared captured before their end was seen",
@@ -275,10 +315,11 @@ impl Play {
         self.step(
             "The final capture: both streams at their end",
             Expect::Accepted,
-            protocol::capture(
+            protocol::capture_page(
+                &tenant,
                 &command,
-                streams(&Cursor::end(9100), &Cursor::end(120)),
-                true,
+                [Cursor::at(9000), Cursor::at(120)],
+                [Cursor::end(9100), Cursor::end(120)],
             ),
         )?;
         self.step(
@@ -389,7 +430,7 @@ impl Play {
         self.step(
             "Cancellation is requested: explicit_stop",
             Expect::Accepted,
-            protocol::cancel(&command, "explicit_stop"),
+            protocol::request_cancellation(&tenant, &command, "explicit_stop"),
         )?;
         self.step(
             "The cancellation is taken back",
@@ -406,14 +447,24 @@ impl Play {
             protocol::advance_input(&command, 1),
         )?;
         self.step(
+            "The same through the operation",
+            refused("55000", "command.reserve_input.closed"),
+            protocol::reserve_input(&tenant, &command, 1),
+        )?;
+        self.step(
             "The supervisor's receipt is recorded: the leader was killed, 137",
             Expect::Accepted,
-            protocol::record_receipt(&command, command.receipt(137)),
+            protocol::take_receipt(&tenant, &command, command.receipt(137)),
         )?;
         self.step(
             "The final capture: both streams at their end",
             Expect::Accepted,
-            protocol::capture(&command, streams(&Cursor::end(310), &Cursor::end(0)), true),
+            protocol::capture_page(
+                &tenant,
+                &command,
+                [Cursor::START; 2],
+                [Cursor::end(310), Cursor::end(0)],
+            ),
         )?;
         self.step(
             "Settlement: process exited with 137, parent admission resolved, holder released",

@@ -2,6 +2,7 @@
 
 mod account;
 mod bench;
+mod capture_bench;
 mod cluster;
 mod extension;
 mod outcome;
@@ -40,6 +41,9 @@ enum Action {
         /// Leave the server running afterwards
         #[arg(long)]
         keep: bool,
+        /// Show a command's output arriving in one session while another captures it
+        #[arg(long)]
+        tail: bool,
         /// Use this PostgreSQL major
         #[arg(long, value_name = "MAJOR", value_parser = major())]
         pg: Option<u32>,
@@ -60,6 +64,9 @@ enum Action {
         /// Use this PostgreSQL major
         #[arg(long, value_name = "MAJOR", value_parser = major())]
         pg: Option<u32>,
+        /// Only what a captured page of output costs, against the statements of the reference
+        #[arg(long)]
+        capture: bool,
         #[command(flatten)]
         options: bench::Options,
     },
@@ -91,7 +98,12 @@ fn main() -> ExitCode {
 fn run(action: Action) -> Result<bool> {
     cluster::clear_on_interrupt()?;
     match action {
-        Action::Demo { psql, keep, pg } => run_demo(&ready(&one(pg))?, psql, keep),
+        Action::Demo {
+            psql,
+            keep,
+            tail,
+            pg,
+        } => run_demo(&ready(&one(pg))?, psql, keep, tail),
         Action::Test { pg, all, tiers } => {
             let wanted = match (all, pg.is_empty()) {
                 (true, _) => Wanted::All,
@@ -102,12 +114,20 @@ fn run(action: Action) -> Result<bool> {
             println!("{counts}");
             Ok(counts.failed == 0)
         }
-        Action::Bench { pg, options } => {
+        Action::Bench {
+            pg,
+            capture,
+            options,
+        } => {
             let setup = ready(&one(pg))?;
             let trees = first(&setup)?;
             extension::install(&setup, &trees.release)?;
             let cluster = Cluster::start(&setup, &trees.release, "bench")?;
-            bench::run(&cluster.server, &options)?;
+            if capture {
+                capture_bench::run(&cluster.server)?;
+            } else {
+                bench::run(&cluster.server, &options)?;
+            }
             Ok(true)
         }
         Action::Setup { all } => {
@@ -133,14 +153,18 @@ fn first(setup: &Setup) -> Result<&Trees> {
     setup.trees.values().next().context("no PostgreSQL at hand")
 }
 
-fn run_demo(setup: &Setup, psql: bool, keep: bool) -> Result<bool> {
+fn run_demo(setup: &Setup, psql: bool, keep: bool, tail: bool) -> Result<bool> {
     let tree = &first(setup)?.release;
     extension::install(setup, tree)?;
     if keep && cluster::stop_kept(setup)? > 0 {
         println!("The server that an earlier --keep left running is stopped.");
     }
     let cluster = Cluster::start(setup, tree, "demo")?;
-    let right = demo::run(&cluster.server)?;
+    let right = if tail {
+        demo::run_tail(&cluster.server)?
+    } else {
+        demo::run(&cluster.server)?
+    };
 
     if psql {
         let mut command = cluster.server.program("psql");

@@ -3,7 +3,7 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use postgres::GenericClient;
+use postgres::{GenericClient, ToStatement};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -36,7 +36,11 @@ impl Output {
     }
 
     fn of(&self, stream: &str) -> &str {
-        if stream == "stdout" { &self.stdout } else { &self.stderr }
+        if stream == "stdout" {
+            &self.stdout
+        } else {
+            &self.stderr
+        }
     }
 
     /// The page of at most so many bytes per stream that follows `expected`. At the end of the output the stream
@@ -82,7 +86,9 @@ impl Output {
 
     /// Whether a command's cursors say that all of it has been read.
     pub fn is_read(command: &Value) -> bool {
-        STREAMS.iter().all(|stream| command["streams"][stream]["exitCode"] == 0)
+        STREAMS
+            .iter()
+            .all(|stream| command["streams"][stream]["exitCode"] == 0)
     }
 }
 
@@ -122,8 +128,18 @@ impl Page {
         client: &mut impl GenericClient,
         at: Place<'_>,
     ) -> Result<Captured, postgres::Error> {
+        self.capture_prepared(client, Self::CAPTURE, at)
+    }
+
+    /// The same by a statement that was prepared before.
+    pub fn capture_prepared<S: ToStatement + ?Sized>(
+        &self,
+        client: &mut impl GenericClient,
+        statement: &S,
+        at: Place<'_>,
+    ) -> Result<Captured, postgres::Error> {
         let row = client.query_one(
-            Self::CAPTURE,
+            statement,
             &[
                 &at.tenant.account,
                 &at.tenant.workspace,
@@ -154,7 +170,8 @@ mod tests {
         let mut random = Random::new(7);
         let output = Output::random(&mut random, 300, 40);
         for bytes in 1..20 {
-            let start = json!({"byteOffset": 0, "utf8Remainder": "", "eof": false, "exitCode": null});
+            let start =
+                json!({"byteOffset": 0, "utf8Remainder": "", "eof": false, "exitCode": null});
             let mut command = json!({"streams": {"stdout": start, "stderr": start}});
             let mut read = Output::default();
             while !Output::is_read(&command) {

@@ -34,7 +34,10 @@ fn control(stdout: i64, exit_code: Option<i32>) -> Value {
 
 #[test]
 fn a_command_has_exactly_the_published_members() {
-    assert_eq!(contract::parse(&router(start(), start())), Ok(Protocol::Router));
+    assert_eq!(
+        contract::parse(&router(start(), start())),
+        Ok(Protocol::Router)
+    );
     assert_eq!(contract::parse(&control(3, Some(1))), Ok(Protocol::Control));
     let wrong = |path: &[&str], value: Value| {
         let mut command = router(start(), start());
@@ -73,25 +76,53 @@ fn a_command_has_exactly_the_published_members() {
 #[test]
 fn each_flaw_of_a_page_has_its_name() {
     let page = |before: Value, after: Value, bytes: usize| {
-        output::advance(&router(before, start()), &router(after, start()), [bytes, 0])
-            .map_err(|(flaw, _)| flaw)
+        output::advance(
+            &router(before, start()),
+            &router(after, start()),
+            [bytes, 0],
+        )
+        .map_err(|(flaw, _)| flaw)
     };
     let end = |offset, code| cursor(offset, "", true, code);
     assert_eq!(page(start(), cursor(5, "4g==", false, None), 4), Ok(()));
-    assert_eq!(page(cursor(5, "", false, None), start(), 0), Err(Flaw::Regress));
-    assert_eq!(page(end(5, None), cursor(5, "", false, None), 0), Err(Flaw::Regress));
+    assert_eq!(
+        page(cursor(5, "", false, None), start(), 0),
+        Err(Flaw::Regress)
+    );
+    assert_eq!(
+        page(end(5, None), cursor(5, "", false, None), 0),
+        Err(Flaw::Regress)
+    );
     assert_eq!(page(end(5, None), end(6, None), 1), Err(Flaw::Regress));
-    assert_eq!(page(end(5, Some(0)), end(5, Some(1)), 0), Err(Flaw::Regress));
+    assert_eq!(
+        page(end(5, Some(0)), end(5, Some(1)), 0),
+        Err(Flaw::Regress)
+    );
     assert_eq!(page(end(5, None), end(5, Some(0)), 0), Ok(()));
     assert_eq!(page(start(), start(), 1), Err(Flaw::NoAdvance));
-    assert_eq!(page(start(), cursor(0, "4g==", false, None), 0), Err(Flaw::NoAdvance));
+    assert_eq!(
+        page(start(), cursor(0, "4g==", false, None), 0),
+        Err(Flaw::NoAdvance)
+    );
     assert_eq!(page(start(), start(), 0), Ok(()));
     // The first end of file may flush what is pending without reading on.
-    assert_eq!(page(cursor(5, "4g==", false, None), end(5, None), 3), Ok(()));
+    assert_eq!(
+        page(cursor(5, "4g==", false, None), end(5, None), 3),
+        Ok(())
+    );
     assert_eq!(page(end(5, None), end(5, Some(0)), 3), Err(Flaw::NoAdvance));
-    assert_eq!(page(start(), cursor(5, "4g==", true, None), 4), Err(Flaw::Remainder));
-    assert_eq!(page(start(), cursor(9, "", false, None), PAGE_BOUND), Ok(()));
-    assert_eq!(page(start(), cursor(9, "", false, None), PAGE_BOUND + 1), Err(Flaw::Bound));
+    assert_eq!(
+        page(start(), cursor(5, "4g==", true, None), 4),
+        Err(Flaw::Remainder)
+    );
+    assert_eq!(
+        page(start(), cursor(9, "", false, None), PAGE_BOUND),
+        Ok(())
+    );
+    assert_eq!(
+        page(start(), cursor(9, "", false, None), PAGE_BOUND + 1),
+        Err(Flaw::Bound)
+    );
     let mut other = router(start(), start());
     other["execId"] = json!("another");
     let moved = output::advance(&router(start(), start()), &other, [0, 0]);
@@ -115,7 +146,10 @@ fn acknowledgements_only_move_on() {
     assert_eq!(of(control(3, None), control(3, None)), Some([false, false]));
     assert_eq!(of(control(3, None), control(3, Some(0))), None);
     assert_eq!(of(control(3, Some(0)), control(4, Some(0))), None);
-    assert_eq!(of(control(3, Some(0)), control(2, None)), Some([false, false]));
+    assert_eq!(
+        of(control(3, Some(0)), control(2, None)),
+        Some([false, false])
+    );
 }
 
 #[test]
@@ -206,11 +240,17 @@ proptest! {
 
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let word = bytes.iter().fold(0_u32, |word, b| word << 8 | u32::from(*b)) << (8 * (3 - bytes.len()));
+    let word = bytes
+        .iter()
+        .fold(0_u32, |word, b| word << 8 | u32::from(*b))
+        << (8 * (3 - bytes.len()));
     let digits = (0..4).map(|i| DIGITS[(word >> (18 - 6 * i) & 63) as usize] as char);
     match bytes.len() {
         0 => String::new(),
-        n => digits.take(n + 1).chain(std::iter::repeat_n('=', 3 - n)).collect(),
+        n => digits
+            .take(n + 1)
+            .chain(std::iter::repeat_n('=', 3 - n))
+            .collect(),
     }
 }
 
@@ -235,28 +275,54 @@ END";
 #[test]
 fn a_fence_is_put_in_once() {
     for (fenced, body, call) in [
-        (Fenced::Enrollment, ENROLLMENT, "enrollment_membership_fence(p_account_id)"),
-        (Fenced::Workspace, WORKSPACE, "workspace_membership_fence(account_id_value)"),
+        (
+            Fenced::Enrollment,
+            ENROLLMENT,
+            "enrollment_membership_fence(p_account_id)",
+        ),
+        (
+            Fenced::Workspace,
+            WORKSPACE,
+            "workspace_membership_fence(account_id_value)",
+        ),
     ] {
-        let Change::Body(once) = fenced.install(body) else { panic!("{fenced:?}") };
+        let Change::Body(once) = fenced.install(body) else {
+            panic!("{fenced:?}")
+        };
         assert!(once.contains(call), "{once}");
         assert!(!once.contains("FOR SHARE"), "{once}");
         assert_eq!(fenced.install(&once), Change::Present, "{once}");
         // What lies around it stays as it was.
         let line = format!("PERFORM opengeni_guards.{call};\n");
         let indent = once[once.find(&line).unwrap_or(0) + line.len()..].len();
-        let kept = once[..once.len() - indent].trim_end_matches(&line).trim_end().len();
+        let kept = once[..once.len() - indent]
+            .trim_end_matches(&line)
+            .trim_end()
+            .len();
         assert_eq!(once[..kept], body[..kept]);
         // Layout, comments and case do not matter, words do.
-        let folded = body.to_lowercase().replace('\n', " /* x /* y */ */ -- z\n\t");
-        assert!(matches!(fenced.install(&folded), Change::Body(_)), "{folded}");
-        let other = body.replace("account_id_value", "account_id").replace("'active'", "'Active'");
+        let folded = body
+            .to_lowercase()
+            .replace('\n', " /* x /* y */ */ -- z\n\t");
+        assert!(
+            matches!(fenced.install(&folded), Change::Body(_)),
+            "{folded}"
+        );
+        let other = body
+            .replace("account_id_value", "account_id")
+            .replace("'active'", "'Active'");
         assert_eq!(fenced.install(&other), Change::Drift);
         assert_eq!(fenced.install(&format!("{body}\n{body}")), Change::Drift);
         assert_eq!(fenced.install(&format!("{once}\n{body}")), Change::Drift);
         assert_eq!(fenced.install(&format!("{once}\n{once}")), Change::Drift);
-        assert_eq!(fenced.install(&format!("-- {}", body.replace('\n', " "))), Change::Drift);
-        assert_eq!(fenced.install(&format!("x := $q$ {body} $q$;")), Change::Drift);
+        assert_eq!(
+            fenced.install(&format!("-- {}", body.replace('\n', " "))),
+            Change::Drift
+        );
+        assert_eq!(
+            fenced.install(&format!("x := $q$ {body} $q$;")),
+            Change::Drift
+        );
         assert_eq!(fenced.install(""), Change::Drift);
     }
 }
@@ -275,10 +341,16 @@ fn a_fence_written_out_is_a_fence() {
         )
     };
     let enrollment = ENROLLMENT
-        .replace("    SELECT", &format!("{}    SELECT", inlined("p_account_id", "enrollment")))
+        .replace(
+            "    SELECT",
+            &format!("{}    SELECT", inlined("p_account_id", "enrollment")),
+        )
         .replace(" FOR SHARE", "");
     assert_eq!(Fenced::Enrollment.install(&enrollment), Change::Present);
-    let workspace = WORKSPACE.replace("  PERFORM 1", &format!("{}  PERFORM 1", inlined("account_id_value", "workspace")));
+    let workspace = WORKSPACE.replace(
+        "  PERFORM 1",
+        &format!("{}  PERFORM 1", inlined("account_id_value", "workspace")),
+    );
     assert_eq!(Fenced::Workspace.install(&workspace), Change::Present);
 }
 

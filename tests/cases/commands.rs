@@ -17,17 +17,45 @@ use serde_json::Value;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let all: [(&str, fn(&Db) -> Result<()>); 12] = [
-        ("settings are the caller's again afterwards, also after an error", settings),
-        ("a tenant's commands and output are out of another's reach", tenants),
-        ("a page is announced when it is committed, and only then", announced),
-        ("a schema without an output table has its chunks shown", unstored),
-        ("a page and its cursor are stored together or not at all", atomic),
-        ("a capture waits for the session before it takes the process", lock_order),
-        ("of two readers at once one is told to read again", two_at_once),
-        ("a snapshot that is too old is a serialization failure", old_snapshot),
+    type Body = fn(&Db) -> Result<()>;
+    let all: [(&str, Body); 12] = [
+        (
+            "settings are the caller's again afterwards, also after an error",
+            settings,
+        ),
+        (
+            "a tenant's commands and output are out of another's reach",
+            tenants,
+        ),
+        (
+            "a page is announced when it is committed, and only then",
+            announced,
+        ),
+        (
+            "a schema without an output table has its chunks shown",
+            unstored,
+        ),
+        (
+            "a page and its cursor are stored together or not at all",
+            atomic,
+        ),
+        (
+            "a capture waits for the session before it takes the process",
+            lock_order,
+        ),
+        (
+            "of two readers at once one is told to read again",
+            two_at_once,
+        ),
+        (
+            "a snapshot that is too old is a serialization failure",
+            old_snapshot,
+        ),
         ("characters split anywhere come out whole", split_characters),
-        ("two readers, retries, rollbacks and kills store each byte once", interleavings),
+        (
+            "two readers, retries, rollbacks and kills store each byte once",
+            interleavings,
+        ),
         ("a membership fence that is held is refused at once", fences),
         ("rules() lists every reason of every operation", listed),
     ];
@@ -131,26 +159,56 @@ fn tenants(db: &Db) -> Result<()> {
     ensure!(value::<i64>(&mut db.app(&ours)?, visible, &[])? == 1);
     ensure!(value::<i64>(&mut db.app(&theirs)?, visible, &[])? == 0);
     ensure!(value::<i64>(&mut plain(db)?, visible, &[])? == 0);
-    ensure!(value::<i64>(&mut db.owner()?, visible, &[])? == 0, "the owner sees past forced RLS");
+    ensure!(
+        value::<i64>(&mut db.owner()?, visible, &[])? == 0,
+        "the owner sees past forced RLS"
+    );
 
     // Each part of the scope has to be the command's.
     let mixed = [
-        Tenant { account: theirs.account, ..ours.clone() },
-        Tenant { workspace: theirs.workspace, ..ours.clone() },
-        Tenant { session: theirs.session, ..ours.clone() },
+        Tenant {
+            account: theirs.account,
+            ..ours.clone()
+        },
+        Tenant {
+            workspace: theirs.workspace,
+            ..ours.clone()
+        },
+        Tenant {
+            session: theirs.session,
+            ..ours.clone()
+        },
         theirs.clone(),
     ];
     for wrong in &mixed {
         for (call, state) in [
-            ("opengeni_guards.load_supervision_receipt($1, $2, $3, $4, data_schema => $5)", "P0002"),
-            ("opengeni_guards.cancellation_requested($1, $2, $3, $4, $5)", "P0002"),
-            ("opengeni_guards.request_cancellation($1, $2, $3, $4, 'explicit_stop', $5)", "P0002"),
-            ("opengeni_guards.reserve_input($1, $2, $3, $4, 5, $5)", "P0002"),
+            (
+                "opengeni_guards.load_supervision_receipt($1, $2, $3, $4, data_schema => $5)",
+                "P0002",
+            ),
+            (
+                "opengeni_guards.cancellation_requested($1, $2, $3, $4, $5)",
+                "P0002",
+            ),
+            (
+                "opengeni_guards.request_cancellation($1, $2, $3, $4, 'explicit_stop', $5)",
+                "P0002",
+            ),
+            (
+                "opengeni_guards.reserve_input($1, $2, $3, $4, 5, $5)",
+                "P0002",
+            ),
         ] {
             let refusal = refused(
                 &mut db.app(&theirs)?,
                 &format!("SELECT {call}"),
-                &[&wrong.account, &wrong.workspace, &wrong.session, &command.process, &SCHEMA],
+                &[
+                    &wrong.account,
+                    &wrong.workspace,
+                    &wrong.session,
+                    &command.process,
+                    &SCHEMA,
+                ],
             )?;
             refusal.has_state(state)?;
         }
@@ -191,16 +249,28 @@ fn announced(db: &Db) -> Result<()> {
     ensure!(heard(100)?.is_empty(), "a rolled-back page is announced");
 
     let mut transaction = app.transaction()?;
-    let command_then = first.capture(&mut transaction, at(&tenant, &command))?.command;
-    output.page(&command_then, 4).capture(&mut transaction, at(&tenant, &command))?;
-    ensure!(heard(100)?.is_empty(), "a page is announced before it is committed");
+    let command_then = first
+        .capture(&mut transaction, at(&tenant, &command))?
+        .command;
+    output
+        .page(&command_then, 4)
+        .capture(&mut transaction, at(&tenant, &command))?;
+    ensure!(
+        heard(100)?.is_empty(),
+        "a page is announced before it is committed"
+    );
     transaction.commit()?;
     ensure!(heard(500)? == [command.process.to_string()]);
 
     // A stale page and an empty one say nothing new.
     ensure!(!first.capture(&mut app, at(&tenant, &command))?.captured);
     let now = command_now(db, &command)?;
-    let nothing = Page { expected: now.clone(), command: now, stdout: String::new(), stderr: String::new() };
+    let nothing = Page {
+        expected: now.clone(),
+        command: now,
+        stdout: String::new(),
+        stderr: String::new(),
+    };
     ensure!(nothing.capture(&mut app, at(&tenant, &command))?.captured);
     ensure!(heard(100)?.is_empty(), "nothing new is announced");
     Ok(())
@@ -208,19 +278,33 @@ fn announced(db: &Db) -> Result<()> {
 
 fn unstored(db: &Db) -> Result<()> {
     let (tenant, command) = db.supervised()?;
-    db.admin()?.batch_execute("DROP TABLE sandbox_command_output")?;
+    db.admin()?
+        .batch_execute("DROP TABLE sandbox_command_output")?;
     let output = Output {
         stdout: "shown".into(),
         stderr: "too".into(),
     };
     let page = output.page(&command_now(db, &command)?, 9);
     let captured = page.capture(&mut plain(db)?, at(&tenant, &command))?;
-    let chunks: Vec<_> = captured.events.as_array().into_iter().flatten().map(|e| e["chunk"].clone()).collect();
-    ensure!(captured.captured && chunks == ["shown", "too"], "{captured:?}");
+    let chunks: Vec<_> = captured
+        .events
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|e| e["chunk"].clone())
+        .collect();
+    ensure!(
+        captured.captured && chunks == ["shown", "too"],
+        "{captured:?}"
+    );
 
     // Something else under its name is not used.
-    db.admin()?.batch_execute("CREATE VIEW sandbox_command_output AS SELECT 1 AS chunk")?;
-    let Err(error) = output.page(&captured.command, 9).capture(&mut plain(db)?, at(&tenant, &command)) else {
+    db.admin()?
+        .batch_execute("CREATE VIEW sandbox_command_output AS SELECT 1 AS chunk")?;
+    let Err(error) = output
+        .page(&captured.command, 9)
+        .capture(&mut plain(db)?, at(&tenant, &command))
+    else {
         // The last page has no chunk to store.
         return Ok(());
     };
@@ -236,31 +320,50 @@ fn atomic(db: &Db) -> Result<()> {
     let start = command_now(db, &command)?;
     let page = output.page(&start, 10_000);
     // The store fails after the cursor has moved.
-    db.admin()?.batch_execute("ALTER TABLE sandbox_command_output ADD CONSTRAINT small CHECK (length(chunk) < 100)")?;
+    db.admin()?.batch_execute(
+        "ALTER TABLE sandbox_command_output ADD CONSTRAINT small CHECK (length(chunk) < 100)",
+    )?;
     let Err(error) = page.capture(&mut plain(db)?, at(&tenant, &command)) else {
         anyhow::bail!("stored against a constraint");
     };
     Refusal::of(&error)?.has_state("23514")?;
-    ensure!(command_now(db, &command)? == start, "the cursor moved alone");
-    db.admin()?.batch_execute("ALTER TABLE sandbox_command_output DROP CONSTRAINT small")?;
+    ensure!(
+        command_now(db, &command)? == start,
+        "the cursor moved alone"
+    );
+    db.admin()?
+        .batch_execute("ALTER TABLE sandbox_command_output DROP CONSTRAINT small")?;
 
     // A retry of a committed page, its answer lost.
     for again in [false, true, true] {
         let captured = page.capture(&mut plain(db)?, at(&tenant, &command))?;
-        ensure!(captured.captured != again && captured.command == page.command, "{captured:?}");
-        ensure!(again == captured.events.as_array().is_some_and(Vec::is_empty), "{captured:?}");
+        ensure!(
+            captured.captured != again && captured.command == page.command,
+            "{captured:?}"
+        );
+        ensure!(
+            again == captured.events.as_array().is_some_and(Vec::is_empty),
+            "{captured:?}"
+        );
     }
     ensure!(stored(db, &command, "stdout")? == output.stdout);
 
-    // Output goes with its process, and not before.
-    let mut admin = db.admin()?;
-    admin.batch_execute(&format!(
-        "SET session_replication_role = replica; DELETE FROM sandbox_lease_holders; RESET session_replication_role;
-         SET opengeni.sandbox_recovery_protocol_v2 = '1'; DELETE FROM workspaces WHERE id = '{}'", tenant.workspace,
-    )).map_or_else(|error| Refusal::of(&error)?.speaks("supervised_command.delete_unsettled"), |()| {
-        anyhow::bail!("unsettled evidence was deleted")
-    })?;
+    // Output goes with its process.
+    let (tenant, command) = db.legacy()?;
+    let page = output.page(&command_now(db, &command)?, 10_000);
+    ensure!(
+        page.capture(&mut plain(db)?, at(&tenant, &command))?
+            .captured
+    );
+    let mut app = db.app(&tenant)?;
+    commit(&mut app, &[protocol::settle(&tenant, &command, 0)])?;
     ensure!(stored(db, &command, "stdout")? == output.stdout);
+    accepted(
+        &mut app,
+        "DELETE FROM sandbox_retained_processes WHERE id = $1",
+        &[&command.process],
+    )?;
+    ensure!(stored(db, &command, "stdout")?.is_empty());
     Ok(())
 }
 
@@ -273,10 +376,15 @@ fn lock_order(db: &Db) -> Result<()> {
     let page = output.page(&command_now(db, &command)?, 1);
     let mut settling = db.app(&tenant)?;
     let mut transaction = settling.transaction()?;
-    transaction.execute("SELECT FROM sessions WHERE id = $1 FOR UPDATE", &[&tenant.session])?;
+    transaction.execute(
+        "SELECT FROM sessions WHERE id = $1 FOR UPDATE",
+        &[&tenant.session],
+    )?;
     thread::scope(|scope| {
         let reader = scope.spawn(|| -> Result<bool> {
-            Ok(page.capture(&mut plain(db)?, at(&tenant, &command))?.captured)
+            Ok(page
+                .capture(&mut plain(db)?, at(&tenant, &command))?
+                .captured)
         });
         wait_for_lock(db)?;
         // It holds nothing that a settlement needs next.
@@ -285,7 +393,11 @@ fn lock_order(db: &Db) -> Result<()> {
             &[&command.process],
         )?;
         transaction.commit()?;
-        ensure!(reader.join().map_err(|_| anyhow::anyhow!("the reader panicked"))??);
+        ensure!(
+            reader
+                .join()
+                .map_err(|_| anyhow::anyhow!("the reader panicked"))??
+        );
         Ok(())
     })
 }
@@ -314,13 +426,22 @@ fn two_at_once(db: &Db) -> Result<()> {
     let (long, short) = (output.page(&start, 60), output.page(&start, 40));
     let mut first = plain(db)?;
     let mut transaction = first.transaction()?;
-    ensure!(long.capture(&mut transaction, at(&tenant, &command))?.captured);
+    ensure!(
+        long.capture(&mut transaction, at(&tenant, &command))?
+            .captured
+    );
     thread::scope(|scope| {
-        let second = scope.spawn(|| -> Result<_> { Ok(short.capture(&mut plain(db)?, at(&tenant, &command))?) });
+        let second = scope
+            .spawn(|| -> Result<_> { Ok(short.capture(&mut plain(db)?, at(&tenant, &command))?) });
         wait_for_lock(db)?;
         transaction.commit()?;
-        let answer = second.join().map_err(|_| anyhow::anyhow!("the reader panicked"))??;
-        ensure!(!answer.captured && answer.command == long.command, "{answer:?}");
+        let answer = second
+            .join()
+            .map_err(|_| anyhow::anyhow!("the reader panicked"))??;
+        ensure!(
+            !answer.captured && answer.command == long.command,
+            "{answer:?}"
+        );
         Ok(())
     })?;
     ensure!(stored(db, &command, "stdout")? == long.stdout);
@@ -334,7 +455,10 @@ fn old_snapshot(db: &Db) -> Result<()> {
     let mut old = plain(db)?;
     let mut transaction = begin(&mut old, "REPEATABLE READ")?;
     transaction.execute("SELECT FROM sessions", &[])?;
-    ensure!(page.capture(&mut plain(db)?, at(&tenant, &command))?.captured);
+    ensure!(
+        page.capture(&mut plain(db)?, at(&tenant, &command))?
+            .captured
+    );
     let Err(error) = page.capture(&mut transaction, at(&tenant, &command)) else {
         anyhow::bail!("captured twice");
     };
@@ -354,11 +478,16 @@ fn split_characters(db: &Db) -> Result<()> {
         };
         let mut now = command_now(db, &command)?;
         for bytes in [at_byte, text.len(), 1, 1] {
-            let captured = output.page(&now, bytes).capture(&mut app, at(&tenant, &command))?;
+            let captured = output
+                .page(&now, bytes)
+                .capture(&mut app, at(&tenant, &command))?;
             ensure!(captured.captured, "{captured:?}");
             now = captured.command;
         }
-        ensure!(Output::is_read(&now) && now == command_now(db, &command)?, "{now}");
+        ensure!(
+            Output::is_read(&now) && now == command_now(db, &command)?,
+            "{now}"
+        );
         for (stream, wanted) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
             let found = stored(db, &command, stream)?;
             ensure!(&found == wanted, "split at {at_byte}, {stream}: {found}");
@@ -395,7 +524,11 @@ fn interleavings(db: &Db) -> Result<()> {
                     let pid: i32 = value(client, "SELECT pg_backend_pid()", &[])?;
                     let mut transaction = client.transaction()?;
                     page.capture(&mut transaction, place)?;
-                    accepted(&mut db.admin()?, "SELECT pg_terminate_backend($1, 10000)", &[&pid])?;
+                    accepted(
+                        &mut db.admin()?,
+                        "SELECT pg_terminate_backend($1, 10000)",
+                        &[&pid],
+                    )?;
                     ensure!(transaction.commit().is_err(), "a killed session committed");
                     *client = plain(db)?;
                 }
@@ -408,13 +541,16 @@ fn interleavings(db: &Db) -> Result<()> {
         }
         for (stream, wanted) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
             let found = stored(db, &command, stream)?;
-            ensure!(&found == wanted, "seed {seed}, {stream}: {found:?} instead of {wanted:?}");
+            ensure!(
+                &found == wanted,
+                "seed {seed}, {stream}: {found:?} instead of {wanted:?}"
+            );
         }
         let gaps: i64 = value(
             &mut db.admin()?,
             "SELECT count(*) FROM (
-               SELECT byte_start < lag(byte_end, 1, 0) OVER (PARTITION BY stream ORDER BY sequence) AS overlaps
-               FROM sandbox_command_output WHERE process_id = $1) ranges WHERE overlaps",
+               SELECT byte_start < lag(byte_end, 1, 0) OVER (PARTITION BY stream ORDER BY sequence) AS crossed
+               FROM sandbox_command_output WHERE process_id = $1) ranges WHERE crossed",
             &[&command.process],
         )?;
         ensure!(gaps == 0, "seed {seed}: {gaps} ranges overlap");
@@ -439,7 +575,12 @@ fn fences(db: &Db) -> Result<()> {
         let refusal = refused(&mut other, &call, &[&tenant.account])?;
         refusal.has_state("55P03")?;
         ensure!(refusal.rule.as_deref() == Some(rule), "{refusal:?}");
-        ensure!(refusal.message.ends_with(" membership is changing; retry the transaction"), "{refusal:?}");
+        ensure!(
+            refusal
+                .message
+                .ends_with(" membership is changing; retry the transaction"),
+            "{refusal:?}"
+        );
         accepted(&mut other, &call, &[&Tenant::new().account])?;
         transaction.commit()?;
         accepted(&mut other, &call, &[&tenant.account])?;
@@ -450,7 +591,10 @@ fn fences(db: &Db) -> Result<()> {
     let mut admin = db.admin()?;
     let refusal = refused(&mut admin, check, &[&roles])?;
     refusal.has_state("55000")?;
-    ensure!(refusal.rule.as_deref() == Some("fence.roles_running"), "{refusal:?}");
+    ensure!(
+        refusal.rule.as_deref() == Some("fence.roles_running"),
+        "{refusal:?}"
+    );
     ensure!(
         refusal.message == "enrollment membership migration requires stopped application roles",
         "{refusal:?}"

@@ -410,6 +410,76 @@ pub fn record_receipt(command: &Command, receipt: Value) -> Vec<Statement> {
     )]
 }
 
+// The same by the extension's operations: one statement each, which locks, decides and writes, and sets the
+// tenant and the protocol's settings for itself.
+
+/// Bytes of stdin are reserved before they are sent.
+pub fn reserve_input(tenant: &Tenant, command: &Command, bytes: i64) -> Vec<Statement> {
+    vec![statement!(
+        "SELECT opengeni_guards.reserve_input($1, $2, $3, $4, $5, current_schema()::text)",
+        tenant.account,
+        tenant.workspace,
+        tenant.session,
+        command.process,
+        bytes,
+    )]
+}
+
+/// A page of output leads from two cursors to two others.
+pub fn capture_page(
+    tenant: &Tenant,
+    command: &Command,
+    [stdout, stderr]: [Cursor; 2],
+    [stdout_after, stderr_after]: [Cursor; 2],
+) -> Vec<Statement> {
+    let at = |streams: Value| {
+        let mut document = command.provider_command(tenant);
+        document["streams"] = streams;
+        document
+    };
+    let text =
+        |from: &Cursor, to: &Cursor| ".".repeat((to.byte_offset - from.byte_offset) as usize);
+    vec![statement!(
+        "SELECT opengeni_guards.capture_router_output($1, $2, $3, $4, $5, $6, $7, $8, current_schema()::text)",
+        tenant.account,
+        tenant.workspace,
+        tenant.session,
+        command.process,
+        at(streams(&stdout, &stderr)),
+        at(streams(&stdout_after, &stderr_after)),
+        text(&stdout, &stdout_after),
+        text(&stderr, &stderr_after),
+    )]
+}
+
+/// The supervisor proves that the whole process tree has ended.
+pub fn take_receipt(tenant: &Tenant, command: &Command, receipt: Value) -> Vec<Statement> {
+    vec![statement!(
+        "SELECT opengeni_guards.record_supervision_receipt($1, $2, $3, $4, $5, current_schema()::text)",
+        tenant.account,
+        tenant.workspace,
+        tenant.session,
+        command.process,
+        receipt,
+    )]
+}
+
+/// Somebody wants the command to end.
+pub fn request_cancellation(
+    tenant: &Tenant,
+    command: &Command,
+    reason: &'static str,
+) -> Vec<Statement> {
+    vec![statement!(
+        "SELECT opengeni_guards.request_cancellation($1, $2, $3, $4, $5, current_schema()::text)",
+        tenant.account,
+        tenant.workspace,
+        tenant.session,
+        command.process,
+        reason,
+    )]
+}
+
 /// Somebody wants the command to end; it is not proof that it has.
 pub fn cancel(command: &Command, reason: &'static str) -> Vec<Statement> {
     vec![statement!(

@@ -18,6 +18,14 @@ RETURNS TABLE (state text, "constraint" text, message text, detail text, hint te
   SELECT r.state, r."constraint", r.message, r.detail, r.hint
   FROM fixture.refusal(format('SELECT opengeni_guards.%s(%s%s)', operation, pg_temp.scope(name), arguments)) r
 $$;
+-- What it answers.
+CREATE FUNCTION pg_temp.answer(operation text, name text, arguments text DEFAULT '') RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  answer text;
+BEGIN
+  EXECUTE format('SELECT opengeni_guards.%s(%s%s)', operation, pg_temp.scope(name), arguments) INTO answer;
+  RETURN answer;
+END $$;
 CREATE FUNCTION pg_temp.page(before jsonb, after jsonb, stdout text DEFAULT '', stderr text DEFAULT '') RETURNS text LANGUAGE sql
   RETURN format(', %L::jsonb, %L::jsonb, %L, %L', before, after, stdout, stderr);
 
@@ -26,7 +34,7 @@ CALL fixture.command('closed', overrides => '{"cancellation_requested_at": "2030
 CALL fixture.command('legacy', supervised => false);
 CALL fixture.command('bare', supervised => false, overrides => '{"provider_command": null}');
 CALL fixture.command('batch', supervised => false, overrides => jsonb_build_object('provider_command', pg_temp.batch('{"batchIndex": 3}')));
-CALL fixture.command('odd', supervised => false, overrides => '{"provider_command": {"kind": "modal-router-v1"}}');
+CALL fixture.command('odd', supervised => false, overrides => jsonb_build_object('provider_command', fixture.provider_command() - 'streams'));
 CALL fixture.command('far', supervised => false, overrides => '{"provider_command_input_index": 9007199254740990}');
 
 -- Receipt -----------------------------------------------------------------------------------------
@@ -38,30 +46,30 @@ SELECT * FROM pg_temp.refused('record_supervision_receipt', 'legacy', format(', 
 SELECT * FROM pg_temp.refused('record_supervision_receipt', 'running',
   format(', %L', fixture.receipt('{"invocationId": "0a1b2c3d-0000-4000-8000-000000000bad"}'))) \gx
 SELECT * FROM pg_temp.refused('load_supervision_receipt', 'nobody') \gx
-SELECT format('SELECT opengeni_guards.load_supervision_receipt(%s) IS NULL', pg_temp.scope('running')) \gexec
-SELECT format('SELECT opengeni_guards.record_supervision_receipt(%s, %L)', pg_temp.scope('running'), fixture.receipt()) \gexec
+SELECT pg_temp.answer('load_supervision_receipt', 'running') IS NULL;
+SELECT pg_temp.answer('record_supervision_receipt', 'running', format(', %L', fixture.receipt()));
 -- The same again, and then another.
-SELECT format('SELECT opengeni_guards.record_supervision_receipt(%s, %L)', pg_temp.scope('running'), fixture.receipt()) \gexec
+SELECT pg_temp.answer('record_supervision_receipt', 'running', format(', %L', fixture.receipt()));
 SELECT * FROM pg_temp.refused('record_supervision_receipt', 'running', format(', %L', fixture.receipt('{"leaderExitCode": 4}'))) \gx
-SELECT format('SELECT opengeni_guards.load_supervision_receipt(%s) = fixture.receipt()', pg_temp.scope('running')) \gexec
+SELECT pg_temp.answer('load_supervision_receipt', 'running')::jsonb = fixture.receipt();
 
 -- Cancellation ------------------------------------------------------------------------------------
 SELECT * FROM pg_temp.refused('request_cancellation', 'running', $$, 'bored'$$) \gx
 SELECT * FROM pg_temp.refused('request_cancellation', 'nobody', $$, 'explicit_stop'$$) \gx
 SELECT * FROM pg_temp.refused('cancellation_requested', 'nobody') \gx
-SELECT format('SELECT opengeni_guards.cancellation_requested(%s)', pg_temp.scope('legacy')) \gexec
-SELECT format('SELECT opengeni_guards.request_cancellation(%s, ''explicit_stop'')', pg_temp.scope('legacy')) \gexec
-SELECT format('SELECT opengeni_guards.request_cancellation(%s, ''provider_deadline'')', pg_temp.scope('legacy')) \gexec
-SELECT format('SELECT opengeni_guards.cancellation_requested(%s)', pg_temp.scope('legacy')) \gexec
+SELECT pg_temp.answer('cancellation_requested', 'legacy');
+SELECT pg_temp.answer('request_cancellation', 'legacy', $$, 'explicit_stop'$$);
+SELECT pg_temp.answer('request_cancellation', 'legacy', $$, 'provider_deadline'$$);
+SELECT pg_temp.answer('cancellation_requested', 'legacy');
 SELECT cancellation_reason FROM sandbox_retained_processes WHERE id = fixture.id('process', 'legacy');
 
 -- By its deadline: only while exactly its lease is to rotate for that.
 CALL fixture.command('due');
-SELECT format('SELECT opengeni_guards.request_deadline_cancellation(%s)', pg_temp.scope('nobody')) \gexec
-SELECT format('SELECT opengeni_guards.request_deadline_cancellation(%s)', pg_temp.scope('due')) \gexec
+SELECT pg_temp.answer('request_deadline_cancellation', 'nobody');
+SELECT pg_temp.answer('request_deadline_cancellation', 'due');
 UPDATE sandbox_leases SET rotation_requested_at = now(), rotation_reason = 'provider_deadline' WHERE id = fixture.id('lease', 'due');
-SELECT format('SELECT opengeni_guards.request_deadline_cancellation(%s)', pg_temp.scope('due')) \gexec
-SELECT format('SELECT opengeni_guards.request_deadline_cancellation(%s)', pg_temp.scope('due')) \gexec
+SELECT pg_temp.answer('request_deadline_cancellation', 'due');
+SELECT pg_temp.answer('request_deadline_cancellation', 'due');
 SELECT cancellation_reason FROM sandbox_retained_processes WHERE id = fixture.id('process', 'due');
 SELECT * FROM fixture.refusal('SELECT opengeni_guards.request_deadline_cancellation(NULL, NULL, NULL, NULL)') \gx
 
@@ -73,16 +81,16 @@ SELECT * FROM pg_temp.refused('reserve_input', 'far') \gx
 SELECT * FROM pg_temp.refused('reserve_input', 'far', ', 0') \gx
 SELECT * FROM pg_temp.refused('reserve_input', 'far', ', 9007199254740992') \gx
 SELECT * FROM pg_temp.refused('reserve_input', 'far', ', 2') \gx
-SELECT format('SELECT opengeni_guards.reserve_input(%s, 1)', pg_temp.scope('far')) \gexec
-SELECT format('SELECT opengeni_guards.reserve_input(%s)', pg_temp.scope('batch')) \gexec
-SELECT format('SELECT opengeni_guards.reserve_input(%s, 80)', pg_temp.scope('batch')) \gexec
+SELECT pg_temp.answer('reserve_input', 'far', ', 1');
+SELECT pg_temp.answer('reserve_input', 'batch');
+SELECT pg_temp.answer('reserve_input', 'batch', ', 80');
 -- Supervised stdin is admitted first: the guard's word.
 SELECT * FROM pg_temp.refused('reserve_input', 'running', ', 5') \gx
 CALL fixture.command('typing');
 SELECT * FROM pg_temp.refused('reserve_input', 'typing', ', 5') \gx
 CALL fixture.child('typing', 2);
-SELECT format('SELECT opengeni_guards.reserve_input(%s, 5)', pg_temp.scope('typing')) \gexec
-SELECT format('SELECT opengeni_guards.reserve_input(%s, 7)', pg_temp.scope('typing')) \gexec
+SELECT pg_temp.answer('reserve_input', 'typing', ', 5');
+SELECT pg_temp.answer('reserve_input', 'typing', ', 7');
 
 -- Acknowledged output ------------------------------------------------------------------------------
 SELECT * FROM pg_temp.refused('acknowledge_output', 'batch', format(', %L', pg_temp.batch('{"batchIndex": "3"}'))) \gx
@@ -93,11 +101,9 @@ SELECT * FROM pg_temp.refused('acknowledge_output', 'odd', format(', %L', pg_tem
 SELECT * FROM pg_temp.refused('acknowledge_output', 'legacy', format(', %L', pg_temp.batch())) \gx
 SELECT * FROM pg_temp.refused('acknowledge_output', 'batch', format(', %L', pg_temp.batch(changes => '{"execId": "exec-2"}'))) \gx
 SELECT * FROM pg_temp.refused('acknowledge_output', 'batch', format(', %L', pg_temp.batch('{"batchIndex": 3, "exitCode": 0}'))) \gx
-SELECT format('SELECT opengeni_guards.acknowledge_output(%s, %L) #> ''{streams,stdout}''', pg_temp.scope('batch'),
-  pg_temp.batch('{"batchIndex": 5, "exitCode": 0}')) \gexec
+SELECT pg_temp.answer('acknowledge_output', 'batch', format(', %L', pg_temp.batch('{"batchIndex": 5, "exitCode": 0}')))::jsonb -> 'streams';
 -- A stale one moves nothing back, and may still move the other stream on.
-SELECT format('SELECT opengeni_guards.acknowledge_output(%s, %L) -> ''streams''', pg_temp.scope('batch'),
-  pg_temp.batch('{"batchIndex": 4}', '{"batchIndex": 1}')) \gexec
+SELECT pg_temp.answer('acknowledge_output', 'batch', format(', %L', pg_temp.batch('{"batchIndex": 4}', '{"batchIndex": 1}')))::jsonb -> 'streams';
 
 -- Captured output ----------------------------------------------------------------------------------
 CALL fixture.command('printing');
@@ -143,11 +149,20 @@ INSERT INTO sandbox_command_output (account_id, workspace_id, session_id, proces
 SELECT account_id, workspace_id, session_id, id, 'stdout', 'separate', 0, 4, 'modal-router:exec-1:stdout:0:4:0', 'that'
 FROM sandbox_retained_processes WHERE id = fixture.id('process', 'repaired');
 SELECT * FROM pg_temp.refused('capture_router_output', 'repaired', pg_temp.page(pg_temp.at('{}'), pg_temp.at('{"byteOffset": 4}'), 'this')) \gx
-SELECT format('SELECT captured, events -> 0 ->> ''chunk'' FROM opengeni_guards.capture_router_output(%s%s)', pg_temp.scope('repaired'),
-  pg_temp.page(pg_temp.at('{}'), pg_temp.at('{"byteOffset": 4}'), 'that')) \gexec
+SELECT pg_temp.answer('capture_router_output', 'repaired',
+  pg_temp.page(pg_temp.at('{}'), pg_temp.at('{"byteOffset": 4}'), 'that')) ~ ',t,';
 
 -- The schema ---------------------------------------------------------------------------------------
 SELECT * FROM pg_temp.refused('cancellation_requested', 'running', ', NULL') \gx
 SELECT * FROM pg_temp.refused('cancellation_requested', 'running', ', ''nowhere''') \gx
 SELECT opengeni_guards.supervised_command_protocol_ready(), opengeni_guards.supervised_command_protocol_ready('fixture');
 SELECT * FROM fixture.refusal('SELECT opengeni_guards.supervised_command_protocol_ready(''nowhere'')') \gx
+
+-- The scope ----------------------------------------------------------------------------------------
+SELECT operation, fixture.answer(format('SELECT opengeni_guards.%1$s(%2$L, NULL, %2$L%3$s)', operation, fixture.id('any', 'one'), arguments))
+FROM (VALUES
+  ('record_supervision_receipt', $$, NULL, '{}'$$), ('load_supervision_receipt', ', NULL'),
+  ('request_cancellation', $$, NULL, 'explicit_stop'$$), ('cancellation_requested', ', NULL'),
+  ('request_deadline_cancellation', ', NULL'), ('reserve_input', ', NULL'), ('acknowledge_output', $$, NULL, '{}'$$),
+  ('capture_router_output', $$, NULL, '{}', '{}', '', ''$$)
+) AS probe(operation, arguments);

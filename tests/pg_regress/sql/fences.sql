@@ -101,4 +101,5 @@ SELECT proname, provolatile, proparallel FROM pg_proc WHERE pronamespace = 'open
   AND proname ~ 'retired' ORDER BY 1;
 
 RESET search_path;
+SET client_min_messages = warning;
 DROP SCHEMA fenced CASCADE;
