@@ -1,5 +1,5 @@
--- Stores a page's chunks, those of the same id that are there already excepted, and shows all of them. The second column
--- is whether one that was there has another text.
+-- Stores a page's chunks, those of the same id that are there already excepted, and shows all of them and whether all were
+-- new.
 WITH page AS (
   SELECT given.stream, given.chunk, moved.byte_start, moved.byte_end,
     concat('modal-router:', $6 ->> 'execId', ':', given.stream, ':', moved.byte_start, ':', moved.byte_end,
@@ -18,11 +18,11 @@ WITH page AS (
   SELECT $1, $2, $3, $4, page.stream, $9, page.byte_start, page.byte_end, page.chunk_id, page.chunk
   FROM page
   ON CONFLICT (process_id, chunk_id) DO NOTHING
+  RETURNING 1
 )
 SELECT coalesce(jsonb_agg(jsonb_build_object(
     'commandId', $4, 'chunkId', page.chunk_id, 'stream', page.stream, 'streamFidelity', $9,
     'byteStart', page.byte_start, 'byteEnd', page.byte_end, 'chunk', page.chunk
   ) ORDER BY page.stream DESC), '[]'),
-  coalesce(bool_or(kept.chunk <> page.chunk), false)
+  count(*) = (SELECT count(*) FROM stored)
 FROM page
-LEFT JOIN {schema}.sandbox_command_output kept ON kept.process_id = $4 AND kept.chunk_id = page.chunk_id

@@ -26,6 +26,7 @@ statement!(
     "output_store",
     [Uuid, Uuid, Uuid, Uuid, Jsonb, Jsonb, Text, Text, Text]
 );
+statement!(CHANGED, "output_changed", [Uuid, Jsonb]);
 statement!(SHOW, "output_show", [Uuid, Jsonb, Jsonb, Text, Text, Text]);
 statement!(
     ACKNOWLEDGE,
@@ -177,9 +178,14 @@ fn chunks<'a>(
         Argument::Text(fidelity),
     ];
     let shown = if command.schema.has(OUTPUT) {
-        let [shown, changed] = work.row(&STORE, &command.key(&page)).unwrap_or_default();
-        if is_true(changed) {
-            command.refuse(Rule::CaptureChunk, &["chunk_id"], 1);
+        let [shown, new] = work.row(&STORE, &command.key(&page)).unwrap_or_default();
+        if let Some(events) = shown
+            && !is_true(new)
+        {
+            let page = [Argument::Uuid(command.process), Argument::Value(events)];
+            if !matches!(work.row(&CHANGED, &page), Some([changed]) if !is_true(changed)) {
+                command.refuse(Rule::CaptureChunk, &["chunk_id"], 1);
+            }
         }
         shown
     } else {
