@@ -22,6 +22,8 @@ mod surface;
 pub extern "C-unwind" fn _PG_init() {
     pg::capability::init();
     pg::invalidation::init();
+    pg::settings::init();
+    pg::shadow::init();
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 #[pgrx::pg_schema]
 mod opengeni_guards {
+    use std::time::Duration;
+
     use pgrx::Uuid;
     use pgrx::pg_sys::FunctionCallInfo;
     use pgrx::prelude::*;
@@ -14,7 +16,9 @@ mod opengeni_guards {
     use crate::pg::jsonb_value::Jsonb;
     use crate::pg::name::Name;
     use crate::pg::rows::{self, Rows};
-    use crate::pg::trigger::{Answer, after_row, before_row, before_statement};
+    use crate::pg::trigger::{
+        Answer, after_row, after_watched_statement, before_row, before_statement,
+    };
     use crate::protocol::refusal::Rule;
     use crate::provision;
     use crate::queues;
@@ -290,6 +294,99 @@ mod opengeni_guards {
         )
     }
 
+    /// Has the guards of a live database call the native functions, or watch beside the PL/pgSQL ones.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn attach(
+        data_schema: default!(Option<String>, "NULL"),
+        mode: default!(Option<String>, "'enforce'"),
+        fire: default!(Option<String>, "'origin'"),
+        lock_timeout: default!(Option<Interval>, "'5s'"),
+    ) -> TableIterator<
+        'static,
+        (
+            name!(object, String),
+            name!(action, String),
+            name!(note, Option<String>),
+        ),
+    > {
+        let limit = lock_timeout
+            .and_then(|limit| u64::try_from(limit.as_micros()).ok())
+            .filter(|microseconds| *microseconds > 0)
+            .map(Duration::from_micros);
+        TableIterator::new(
+            pinned(|| {
+                provision::attach::attach(
+                    data_schema.as_deref(),
+                    mode.as_deref(),
+                    fire.as_deref(),
+                    limit,
+                )
+            })
+            .into_iter()
+            .map(|line| (line.object, line.action.to_owned(), line.note)),
+        )
+    }
+
+    /// Goes back to the PL/pgSQL functions.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn detach(
+        data_schema: default!(Option<String>, "NULL"),
+        force: default!(Option<bool>, "false"),
+    ) -> TableIterator<
+        'static,
+        (
+            name!(object, String),
+            name!(action, String),
+            name!(note, Option<String>),
+        ),
+    > {
+        TableIterator::new(
+            pinned(|| provision::attach::detach(data_schema.as_deref(), force))
+                .into_iter()
+                .map(|line| (line.object, line.action.to_owned(), line.note)),
+        )
+    }
+
+    /// What the guards would have refused while they watched (`attach` with mode 'shadow').
+    #[allow(clippy::type_complexity)]
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn shadow_report(
+        data_schema: Option<String>,
+    ) -> TableIterator<
+        'static,
+        (
+            name!(rule, String),
+            name!(object, String),
+            name!(refusals, i64),
+            name!(first_seen, TimestampWithTimeZone),
+            name!(last_seen, TimestampWithTimeZone),
+        ),
+    > {
+        TableIterator::new(
+            pinned(|| provision::findings::shadow_report(data_schema.as_deref()))
+                .into_iter()
+                .map(|w| (w.rule, w.object, w.refusals, w.first, w.last)),
+        )
+    }
+
+    /// Writes down what the statement's watching guards counted.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn record_shadow_refusals(fcinfo: FunctionCallInfo) -> Answer {
+        after_watched_statement(fcinfo)
+    }
+
+    /// The last step of CREATE EXTENSION; sql/finish.sql calls it and drops it.
+    #[pg_extern(sql = false)]
+    fn bind_on_create() {
+        pinned(provision::attach::bind_on_create);
+    }
+
+    /// Whether every guard of a schema is native and fires.
+    #[pg_extern(volatile, parallel_unsafe)]
+    fn ready(data_schema: Option<String>) -> bool {
+        pinned(|| provision::status::ready(data_schema.as_deref()))
+    }
+
     /// Gives an application role exactly the privileges it needs.
     #[pg_extern(volatile, parallel_unsafe)]
     fn grant_usage(role_name: Option<Name>, data_schema: default!(Option<String>, "'public'")) {
@@ -549,4 +646,4 @@ pgrx::extension_sql_file!(
     name = "session_metadata",
     requires = [opengeni_guards]
 );
-pgrx::extension_sql_file!("../sql/privileges.sql", name = "privileges", finalize);
+pgrx::extension_sql_file!("../sql/finish.sql", name = "finish", finalize);

@@ -196,6 +196,7 @@ fn configure(data: &Path, socket_dir: &Path) -> Result<()> {
          fsync = off\n\
          full_page_writes = off\n\
          max_prepared_transactions = 10\n\
+         wal_level = logical\n\
          timezone = 'UTC'\n\
          log_timezone = 'UTC'\n\
          log_line_prefix = '%m [%p] %q%u@%d '\n",

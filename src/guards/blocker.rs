@@ -4,6 +4,7 @@
 //! and the parent that it continues. BEFORE UPDATE, DELETE of `sandbox_lease_holders`, and BEFORE INSERT or
 //! UPDATE into a process holder: the holder that keeps its lease.
 
+use super::lock_each;
 use crate::pg::probe::{self, Key, Lock};
 use crate::pg::row;
 use crate::pg::trigger::{Event, Operation};
@@ -147,15 +148,9 @@ fn child_update(event: &Event<'_>, old: &row::Row<'_, A>, new: &row::Row<'_, A>)
 fn child_is_inserted_as_such(event: &Event<'_>, new: &row::Row<'_, A>) -> Verdict {
     let mut found = false;
     if let Some(keys) = child_keys(new) {
-        probe::lock_each(
-            &event.relation(),
-            &keys,
-            Lock::ForUpdate,
-            supervised,
-            |_| {
-                found = true;
-            },
-        );
+        lock_each(event, &keys, Lock::ForUpdate, supervised, |_| {
+            found = true;
+        });
     }
     if found {
         return refuse(Rule::ChildInitialInsert, &["actor_kind", "actor_id"]);
@@ -196,8 +191,8 @@ fn child_insert(event: &Event<'_>, new: &row::Row<'_, A>) -> Verdict {
     }
     let mut verdict = Ok(());
     if let Some(keys) = child_keys(new) {
-        probe::lock_each(
-            &event.relation(),
+        lock_each(
+            event,
             &keys,
             Lock::ForUpdate,
             |_| true,
@@ -309,15 +304,9 @@ fn holder_is_not_released(event: &Event<'_>, new: &row::Row<'_, H>) -> Verdict {
         return Ok(());
     };
     let mut ended = false;
-    probe::lock_each(
-        &event.relation(),
-        &keys,
-        Lock::ForShare,
-        supervised,
-        |process| {
-            ended |= !Found::of(process).active;
-        },
-    );
+    lock_each(event, &keys, Lock::ForShare, supervised, |process| {
+        ended |= !Found::of(process).active;
+    });
     if ended {
         return refuse(Rule::HolderReleased, &["holder_id"]);
     }

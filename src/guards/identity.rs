@@ -3,6 +3,7 @@
 //! By COMMIT a retained process, and an open terminal on it, agree with what they came from. The row is
 //! judged as the transaction leaves it; tenant settings, roles and policies of the moment play no part.
 
+use super::lock_each;
 use crate::pg::probe::{self, Key, Lock};
 use crate::pg::row::Row;
 use crate::pg::session;
@@ -59,9 +60,7 @@ fn matches_its_surroundings(event: &Event<'_>, process: &Row<'_, P>) -> bool {
     // wait for each other; anywhere else a lock would cross the application's order.
     if active && is_being_retained(event, process) {
         let mut found = false;
-        probe::lock_each(&event.relation(), &keys, Lock::ForShare, fits, |_| {
-            found = true
-        });
+        lock_each(event, &keys, Lock::ForShare, fits, |_| found = true);
         return found && has_holder(event, process, Some(Lock::ForShare));
     }
     if !probe::exists(&event.relation(), &keys, fits) {
@@ -147,7 +146,7 @@ fn has_holder(event: &Event<'_>, process: &Row<'_, P>, lock: Option<Lock>) -> bo
         None => probe::exists(&event.relation(), &keys, is_its),
         Some(lock) => {
             let mut found = false;
-            probe::lock_each(&event.relation(), &keys, lock, is_its, |_| found = true);
+            lock_each(event, &keys, lock, is_its, |_| found = true);
             found
         }
     }

@@ -3,8 +3,9 @@
 //! A loss is true only together with a lease that knows of it. It is judged by the event's own row, whose
 //! columns no later write can change.
 
+use super::lock_each;
 use crate::pg::jsonb::Value;
-use crate::pg::probe::{self, Key, Lock};
+use crate::pg::probe::{Key, Lock};
 use crate::pg::row::Row;
 use crate::pg::trigger::Event;
 use crate::protocol::json::Json;
@@ -20,8 +21,8 @@ pub fn check(event: &Event<'_>) -> Verdict {
         lost.uuid(P::WorkspaceId),
         lost.uuid(P::SandboxGroupId),
     ) {
-        probe::lock_each(
-            &event.relation(),
+        lock_each(
+            event,
             &[
                 (L::Id, Key::Uuid(lease)),
                 (L::AccountId, Key::Uuid(account)),

@@ -4,6 +4,7 @@
 //! can be added to, never taken back. The rules run in this order; the first that refuses speaks. Comments
 //! name them as `protocol/refusal.rs` does, without the guard's prefix.
 
+use super::lock_each;
 use crate::pg::jsonb::{Document, Value};
 use crate::pg::probe::{self, Key, Lock};
 use crate::pg::row;
@@ -440,8 +441,8 @@ fn lease_is_not_contained(event: &Event<'_>, new: &Row<'_>) -> Verdict {
         new.uuid(P::AccountId),
         new.uuid(P::WorkspaceId),
     ) {
-        probe::lock_each(
-            &event.relation(),
+        lock_each(
+            event,
             &[
                 (LaunchLease::Id, Key::Uuid(lease)),
                 (LaunchLease::AccountId, Key::Uuid(account)),

@@ -16,7 +16,10 @@ pub mod probe;
 pub mod row;
 pub mod rows;
 pub mod session;
+pub mod settings;
+pub mod shadow;
 pub mod statement;
+pub mod subtransaction;
 pub mod trigger;
 pub mod value;
 

@@ -8,15 +8,15 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int};
 
-use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::pg_sys::panic::CaughtError;
-use pgrx::{PgSqlErrorCode, PgTryBuilder, pg_sys};
+use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::error::Failure;
 use super::identity;
 use super::jsonb_value::Jsonb;
 use super::map;
 use super::rows::Rows;
+use super::subtransaction::{self, CLASS};
 use super::value;
 use crate::protocol::tables::Type;
 
@@ -392,27 +392,7 @@ impl Work {
     /// constraint, a guard, a value that does not cast. Any other error passes through. `body` owns nothing
     /// and does nothing but execute statements.
     pub fn attempt<R>(&self, body: impl FnOnce() -> R) -> Result<R, Refused> {
-        let body = std::panic::AssertUnwindSafe(body);
-        // SAFETY: the sequence of the server's own exception blocks.
-        unsafe {
-            let context = pg_sys::CurrentMemoryContext;
-            let owner = pg_sys::CurrentResourceOwner;
-            pg_sys::BeginInternalSubTransaction(std::ptr::null());
-            pg_sys::MemoryContextSwitchTo(context);
-            let result = PgTryBuilder::new(|| {
-                let body = body;
-                Ok(pg_guard_ffi_boundary(|| (body.0)()))
-            })
-            .catch_others(|error| Err(Box::new(error)))
-            .execute();
-            match &result {
-                Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
-                Err(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
-            }
-            pg_sys::MemoryContextSwitchTo(context);
-            pg_sys::CurrentResourceOwner = owner;
-            result.map_err(Refused::unless_other)
-        }
+        subtransaction::attempt(body).map_err(Refused::unless_other)
     }
 }
 
@@ -429,8 +409,8 @@ impl Refused {
         let CaughtError::PostgresError(report) = &*error else {
             error.rethrow()
         };
-        let state = report.sql_error_code() as c_int;
-        let refusal = state == PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE as c_int
+        let state = report.sql_error_code() as i32;
+        let refusal = state == PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE as i32
             || CLASSES.contains(&(state & CLASS));
         if !refusal {
             error.rethrow()
@@ -441,12 +421,10 @@ impl Refused {
     }
 }
 
-/// The first two of an SQLSTATE's characters, as the server packs them.
-const CLASS: c_int = 0xfff;
 /// Data exceptions (22) and violated constraints (23).
-const CLASSES: [c_int; 2] = [
-    PgSqlErrorCode::ERRCODE_DATA_EXCEPTION as c_int & CLASS,
-    PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION as c_int & CLASS,
+const CLASSES: [i32; 2] = [
+    PgSqlErrorCode::ERRCODE_DATA_EXCEPTION as i32 & CLASS,
+    PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION as i32 & CLASS,
 ];
 
 /// The columns of the first row that the last execution returned.

@@ -12,6 +12,7 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::error::{self, Failure, Place};
 use super::row::{Comparison, Pair, Row};
+use super::shadow;
 use super::{chain, map};
 use crate::protocol::refusal::Verdict;
 use crate::protocol::tables::Table;
@@ -65,6 +66,24 @@ impl Relation<'_> {
         unsafe { CStr::from_ptr(self.name_cstr()) }.to_bytes() == name.as_bytes()
     }
 
+    fn owner(&self) -> pg_sys::Oid {
+        // SAFETY: open for the event.
+        unsafe { (*(*self.pointer).rd_rel).relowner }
+    }
+
+    fn name(&self) -> String {
+        // SAFETY: a relation's name is NUL-terminated.
+        unsafe { CStr::from_ptr(self.name_cstr()) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// Writes down what watching guards counted in this relation's schema.
+    fn flush_shadow(&self) {
+        let quoted = || pgrx::spi::quote_identifier(self.schema_name());
+        shadow::flush(self.schema_oid(), quoted, self.owner());
+    }
+
     fn schema_cstr(&self) -> *const c_char {
         // SAFETY: a catalogue look-up by OID.
         unsafe { pg_sys::get_namespace_name(self.schema_oid()) }
@@ -91,6 +110,25 @@ impl<'a> Event<'a> {
         Relation {
             pointer: self.data.tg_relation,
             lifetime: PhantomData,
+        }
+    }
+
+    /// Whether the trigger only watches: what its guard says is counted, and the guard takes no locks.
+    pub fn is_shadow(&self) -> bool {
+        // SAFETY: the event's own trigger, with as many NUL-terminated arguments as it says.
+        unsafe {
+            let trigger = &*self.data.tg_trigger;
+            trigger.tgnargs == 1 && CStr::from_ptr(*trigger.tgargs).to_bytes() == shadow::ARGUMENT
+        }
+    }
+
+    fn shadow_place(&self) -> shadow::Place {
+        // SAFETY: the event's own trigger.
+        let trigger = unsafe { CStr::from_ptr((*self.data.tg_trigger).tgname) }.to_string_lossy();
+        let guard = trigger.strip_suffix("_shadow").unwrap_or(&trigger);
+        shadow::Place {
+            schema: self.relation().schema_oid(),
+            object: format!("trigger {guard} on {}", self.relation().name()),
         }
     }
 
@@ -229,13 +267,28 @@ pub fn before_row(fcinfo: pg_sys::FunctionCallInfo, guard: Guard) -> Answer {
 
 /// Runs an AFTER ROW guard, whose answer the server ignores.
 pub fn after_row(fcinfo: pg_sys::FunctionCallInfo, guard: Guard) -> Answer {
-    run(fcinfo, ROW, "AFTER ROW", guard);
+    let event = run(fcinfo, ROW, "AFTER ROW", guard);
+    if event.is_shadow() {
+        event.relation().flush_shadow();
+    }
     Answer(pg_sys::Datum::null())
 }
 
 /// Runs a BEFORE STATEMENT guard, whose answer the server ignores.
 pub fn before_statement(fcinfo: pg_sys::FunctionCallInfo, guard: Guard) -> Answer {
-    run(fcinfo, BEFORE, "BEFORE STATEMENT", guard);
+    let event = run(fcinfo, BEFORE, "BEFORE STATEMENT", guard);
+    if event.is_shadow() {
+        event.relation().flush_shadow();
+    }
+    Answer(pg_sys::Datum::null())
+}
+
+/// Writes down what the statement's watching guards counted, AFTER STATEMENT.
+pub fn after_watched_statement(fcinfo: pg_sys::FunctionCallInfo) -> Answer {
+    run(fcinfo, 0, "AFTER STATEMENT", |event| {
+        event.relation().flush_shadow();
+        Ok(())
+    });
     Answer(pg_sys::Datum::null())
 }
 
@@ -252,6 +305,10 @@ fn run<'a>(fcinfo: pg_sys::FunctionCallInfo, timing: u32, name: &str, guard: Gua
         )
         .hint("Bind it with opengeni_guards.provision().")
         .raise();
+    }
+    if event.is_shadow() {
+        shadow::watch(|| guard(&event), || event.shadow_place());
+        return event;
     }
     if let Err(refusal) = guard(&event) {
         let relation = event.relation();

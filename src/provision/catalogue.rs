@@ -5,6 +5,7 @@ use pgrx::prelude::*;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::model::{Kind, Object};
+use super::originals::{self, Serves};
 use crate::pg::error::Failure;
 use crate::pg::identity;
 
@@ -28,8 +29,7 @@ impl Schema {
             .hint("Name the schema that holds, or shall hold, the application's tables.")
             .raise()
         };
-        let reserved = ["information_schema", "opengeni_guards", "opengeni_private"];
-        if name.starts_with("pg_") || reserved.contains(&name) {
+        if is_reserved(name) {
             Failure::new(
                 PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
                 format!("schema \"{name}\" is not one for an application's tables"),
@@ -118,6 +118,12 @@ impl Schema {
     pub fn qualify(&self, name: &str) -> String {
         format!("{}.{}", quote(&self.name), quote(name))
     }
+}
+
+/// Whether a schema is the server's, the extension's or the contract's.
+pub fn is_reserved(name: &str) -> bool {
+    let reserved = ["information_schema", "opengeni_guards", "opengeni_private"];
+    name.starts_with("pg_") || reserved.contains(&name)
 }
 
 pub fn quote(name: &str) -> String {
@@ -255,6 +261,8 @@ pub enum Contract {
     Elsewhere(String),
     /// The native, but not called as `provision` has it called: why.
     Altered(&'static str),
+    /// A known original, for this schema or for whichever the caller's search_path names.
+    Original(Serves),
     /// Something else.
     Unknown,
 }
@@ -302,7 +310,14 @@ pub fn contract(schema: &Schema, function: &Object) -> Contract {
     );
     match found.into_iter().next() {
         None => Contract::Missing,
-        Some((false, ..)) => Contract::Unknown,
+        Some((false, ..)) => {
+            let source = originals::source(&schema.signature(function));
+            match source.and_then(|source| originals::recognise(schema, function, &source)) {
+                Some(Serves::Named(other)) if other != schema.name => Contract::Elsewhere(other),
+                Some(serves) => Contract::Original(serves),
+                None => Contract::Unknown,
+            }
+        }
         Some((_, Some(other), ..)) => Contract::Elsewhere(other),
         Some((_, None, here, ..)) if bound && !here => {
             Contract::Altered("does not keep its schema by OID")
@@ -321,6 +336,15 @@ pub fn contract(schema: &Schema, function: &Object) -> Contract {
 
 /// Who may execute a function besides its owner; the empty name is PUBLIC.
 pub fn executors(signature: &str) -> Vec<String> {
+    grants_of(signature, false)
+}
+
+/// Who of them may pass that on.
+pub fn grantors(signature: &str) -> Vec<String> {
+    grants_of(signature, true)
+}
+
+fn grants_of(signature: &str, with_option: bool) -> Vec<String> {
     rows(
         "SELECT DISTINCT coalesce(r.rolname::text, '')
            FROM pg_proc p
@@ -328,12 +352,135 @@ pub fn executors(signature: &str) -> Vec<String> {
            CROSS JOIN aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) acl
            LEFT JOIN pg_roles r ON r.oid = acl.grantee
           WHERE concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1
-            AND acl.grantee <> p.proowner",
-        &[signature.into()],
+            AND acl.grantee <> p.proowner AND (acl.is_grantable OR NOT $2)",
+        &[signature.into(), with_option.into()],
         |row| row.get::<String>(1),
     )
     .into_iter()
     .flatten()
+    .collect()
+}
+
+/// A function's definition, as the server writes it.
+pub fn function_definition(signature: &str) -> Option<String> {
+    scalar(
+        "SELECT pg_get_functiondef(p.oid) FROM pg_proc p
+           JOIN pg_namespace n ON n.oid = p.pronamespace
+          WHERE concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1",
+        &[signature.into()],
+    )
+}
+
+/// Who besides its owner has any privilege on a table or its columns; the empty name is PUBLIC.
+pub fn grantees(schema: &str, table: &str) -> Vec<String> {
+    rows(
+        "SELECT DISTINCT coalesce(r.rolname::text, '')
+           FROM pg_class c
+           JOIN pg_namespace n ON n.oid = c.relnamespace
+           CROSS JOIN LATERAL (
+             SELECT acl.grantee FROM aclexplode(c.relacl) acl
+             UNION ALL
+             SELECT acl.grantee FROM pg_attribute a CROSS JOIN aclexplode(a.attacl) acl WHERE a.attrelid = c.oid
+           ) granted
+           LEFT JOIN pg_roles r ON r.oid = granted.grantee
+          WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind = 'r' AND granted.grantee <> c.relowner
+          ORDER BY 1",
+        &[schema.into(), table.into()],
+        |row| row.get::<String>(1),
+    )
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// How a grantee is called in a statement.
+pub fn grantee(role: &str) -> String {
+    match role {
+        "" => "PUBLIC".to_owned(),
+        role => quote(role),
+    }
+}
+
+/// Whether there is such a grantee.
+pub fn is_grantee(role: &str) -> bool {
+    role.is_empty()
+        || scalar::<bool>(
+            "SELECT true FROM pg_roles r WHERE r.rolname = $1",
+            &[role.into()],
+        ) == Some(true)
+}
+
+/// Whether a role may create objects in a schema.
+pub fn may_create_in(role: pg_sys::Oid, schema: &str) -> bool {
+    scalar::<bool>(
+        "SELECT has_schema_privilege($1, n.oid, 'CREATE') AND has_schema_privilege($1, n.oid, 'USAGE')
+           FROM pg_namespace n WHERE n.nspname = $2",
+        &[role.into(), schema.into()],
+    ) == Some(true)
+}
+
+/// Whether any relation stands under a name.
+pub fn stands(schema: &Schema, name: &str) -> bool {
+    scalar::<bool>(
+        "SELECT true FROM pg_class c WHERE c.relnamespace = $1 AND c.relname = $2",
+        &[schema.oid.into(), name.into()],
+    ) == Some(true)
+}
+
+/// A trigger as the catalogue has it.
+pub struct Bound {
+    pub definition: String,
+    /// As `tgenabled` writes it.
+    pub enabled: String,
+    /// What it calls, qualified and with its argument types.
+    pub function: String,
+    /// Whether it passes arguments.
+    pub arguments: bool,
+    pub constraint: bool,
+    pub comment: Option<String>,
+}
+
+/// The trigger of that name on an ordinary table.
+pub fn bound(schema: &Schema, table: &str, name: &str) -> Option<Bound> {
+    rows(
+        "SELECT pg_get_triggerdef(t.oid), t.tgenabled::text, t.tgfoid::regprocedure::text, t.tgnargs > 0,
+                t.tgconstraint <> 0, obj_description(t.oid, 'pg_trigger')
+           FROM pg_trigger t
+           JOIN pg_class c ON c.oid = t.tgrelid
+          WHERE c.relnamespace = $1 AND c.relname = $2 AND c.relkind = 'r'
+            AND t.tgname = $3 AND NOT t.tgisinternal",
+        &[schema.oid.into(), table.into(), name.into()],
+        |row| {
+            Ok(Bound {
+                definition: row.get::<String>(1)?.unwrap_or_default(),
+                enabled: row.get::<String>(2)?.unwrap_or_default(),
+                function: row.get::<String>(3)?.unwrap_or_default(),
+                arguments: row.get::<bool>(4)? == Some(true),
+                constraint: row.get::<bool>(5)? == Some(true),
+                comment: row.get::<String>(6)?,
+            })
+        },
+    )
+    .into_iter()
+    .next()
+}
+
+/// The triggers of a schema that only watch, by table and name.
+pub fn watching(schema: &Schema) -> Vec<(String, String)> {
+    rows(
+        "SELECT c.relname::text, t.tgname::text
+           FROM pg_trigger t
+           JOIN pg_class c ON c.oid = t.tgrelid
+           JOIN pg_proc p ON p.oid = t.tgfoid
+           JOIN pg_namespace n ON n.oid = p.pronamespace
+          WHERE c.relnamespace = $1 AND c.relkind = 'r' AND NOT t.tgisinternal AND n.nspname = 'opengeni_guards'
+            AND (p.proname = 'record_shadow_refusals' OR t.tgnargs = 1 AND t.tgargs = '\\x736861646f7700'::bytea)
+          ORDER BY 1, 2",
+        &[schema.oid.into()],
+        |row| Ok((row.get::<String>(1)?, row.get::<String>(2)?)),
+    )
+    .into_iter()
+    .filter_map(|(table, name)| Some((table?, name?)))
     .collect()
 }
 

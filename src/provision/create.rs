@@ -107,6 +107,42 @@ pub fn role(name: &str) -> pg_sys::Oid {
     })
 }
 
+/// Refuses a schema in which a table of the protocol is missing or incompatible.
+pub fn require_complete(schema: &Schema) {
+    for table in model::objects(Kind::Table) {
+        if let Some(mismatch) = catalogue::mismatch(schema, table) {
+            refuse(schema, table, mismatch);
+        }
+        if !catalogue::exists(schema, table) {
+            Failure::new(
+                PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
+                format!("table {} does not exist", schema.qualify(table.name)),
+            )
+            .detail("Nothing has been changed.")
+            .hint("The guards read every table of the protocol: provision creates what is missing.")
+            .raise();
+        }
+    }
+}
+
+/// The statements that put a contract function in the place of what stands under its name. Whoever was
+/// granted the right to execute it keeps it; everybody has none where it runs as its owner.
+pub fn contract_sql(schema: &Schema, function: &Object) -> Vec<String> {
+    let create = function
+        .sql
+        .find("CREATE FUNCTION")
+        .map_or(function.sql, |at| &function.sql[at..])
+        .replacen("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1);
+    let mut sql = vec![schema.render(&create)];
+    if function.sql.contains("SECURITY DEFINER") && function.is_private() {
+        sql.push(format!(
+            "REVOKE ALL ON FUNCTION {} FROM PUBLIC CASCADE",
+            schema.quoted_signature(function)
+        ));
+    }
+    sql
+}
+
 /// Ends with the error for a table that stands in the way, before anything has been changed.
 fn refuse(schema: &Schema, table: &Object, mismatch: Mismatch) -> ! {
     let name = schema.qualify(table.name);
@@ -236,13 +272,10 @@ fn converge(schema: &Schema, object: &Object) -> Line {
 
 /// Takes a new contract function from everybody whom default privileges gave it to. Only what the policies
 /// ask is everybody's.
-fn close(schema: &Schema, function: &Object) {
+pub fn close(schema: &Schema, function: &Object) {
     let name = schema.quoted_signature(function);
     for role in pinned(|| catalogue::executors(&schema.signature(function))) {
-        let role = match role.as_str() {
-            "" => "PUBLIC".to_owned(),
-            role => quote(role),
-        };
+        let role = catalogue::grantee(&role);
         catalogue::execute(&format!(
             "REVOKE ALL ON FUNCTION {name} FROM {role} CASCADE"
         ));

@@ -10,7 +10,7 @@ use crate::pg::error::Failure;
 use crate::pg::identity;
 
 /// Tables that hold the protocol's private state. No role but their owner ever reads or writes them.
-const LEDGERS: &[(Option<&str>, &str)] = &[
+pub const LEDGERS: &[(Option<&str>, &str)] = &[
     (
         Some("opengeni_private"),
         "modal_inventory_read_capabilities",

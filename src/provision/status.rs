@@ -1,7 +1,9 @@
-//! `status`: how the guards of a schema stand.
+//! `status` and `ready`: how the guards of a schema stand.
 
-use super::catalogue::{self, Contract, Mismatch, Schema, quote, rows};
+use super::catalogue::{self, Bound, Contract, Mismatch, Schema, quote, scalar};
+use super::findings;
 use super::model::{self, Kind, Object};
+use super::originals::{self, Serves};
 
 pub struct Line {
     pub schema: String,
@@ -15,21 +17,30 @@ pub struct Line {
 pub fn status(data_schema: Option<&str>) -> Vec<Line> {
     let schemas = match data_schema {
         Some(name) => vec![name.to_owned()],
-        None => rows(
-            "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-              WHERE c.relname = 'sandbox_retained_processes' AND c.relkind = 'r' AND c.relpersistence <> 't'
-              ORDER BY 1",
-            &[],
-            |row| row.get::<String>(1),
-        )
-        .into_iter()
-        .flatten()
-        .collect(),
+        None => originals::data_schemas(),
     };
     schemas
         .iter()
         .flat_map(|name| of_schema(&Schema::find(Some(name))))
         .collect()
+}
+
+/// Whether every guard of a schema is native and fires.
+pub fn ready(data_schema: Option<&str>) -> bool {
+    let schema = Schema::find(data_schema);
+    model::objects(Kind::Trigger).all(|trigger| trigger_state(&schema, trigger).0 == "native")
+}
+
+/// The first of the protocol's tables that is missing or incompatible, and why.
+pub fn incomplete(schema: &Schema) -> Option<String> {
+    model::objects(Kind::Table).find_map(|table| {
+        let why = match catalogue::mismatch(schema, table) {
+            Some(mismatch) => describe(mismatch),
+            None if !catalogue::exists(schema, table) => "is missing".to_owned(),
+            None => return None,
+        };
+        Some(format!("table {}: {why}", schema.qualify(table.name)))
+    })
 }
 
 fn of_schema(schema: &Schema) -> Vec<Line> {
@@ -40,6 +51,8 @@ fn of_schema(schema: &Schema) -> Vec<Line> {
         detail,
     };
     let mut lines = Vec::new();
+    let (state, detail) = mode(schema);
+    lines.push(line("mode".to_owned(), state, detail));
     for trigger in model::objects(Kind::Trigger) {
         let (state, detail) = trigger_state(schema, trigger);
         lines.push(line(
@@ -91,7 +104,37 @@ fn of_schema(schema: &Schema) -> Vec<Line> {
             lines.push(line(name, "missing", detail));
         }
     }
+    for (object, state, detail) in findings::of(schema) {
+        lines.push(line(object, state, Some(detail)));
+    }
     lines
+}
+
+/// enforce, shadow, partly or off: whether the native guards decide, watch, or do nothing.
+fn mode(schema: &Schema) -> (&'static str, Option<String>) {
+    let total = model::objects(Kind::Trigger).count();
+    let native = model::objects(Kind::Trigger)
+        .filter(|trigger| trigger_state(schema, trigger).0 == "native")
+        .count();
+    let watching = catalogue::watching(schema);
+    let watched = watching
+        .iter()
+        .filter(|(_, name)| name.ends_with("_shadow"))
+        .count();
+    match (native, watched) {
+        (0, 0) => ("off", None),
+        (_, 0) if native == total => ("enforce", None),
+        (_, 0) => (
+            "partly",
+            Some(format!("{native} of {total} guards are native and fire")),
+        ),
+        _ => (
+            "shadow",
+            Some(format!(
+                "{watched} guards watch, {native} are native; see shadow_report()"
+            )),
+        ),
+    }
 }
 
 fn describe(mismatch: Mismatch) -> String {
@@ -108,13 +151,18 @@ fn describe(mismatch: Mismatch) -> String {
     }
 }
 
-/// native, altered, unknown definition or missing.
+/// native, plpgsql, altered, unknown definition or missing.
 pub fn contract_state(schema: &Schema, function: &Object) -> (&'static str, Option<String>) {
     match catalogue::contract(schema, function) {
         Contract::Missing => ("missing", None),
         Contract::Native => ("native", None),
         Contract::Elsewhere(other) => ("altered", Some(format!("serves schema {other}"))),
         Contract::Altered(why) => ("altered", Some(why.to_owned())),
+        Contract::Original(Serves::Named(_)) => ("plpgsql", None),
+        Contract::Original(Serves::Caller) => (
+            "plpgsql",
+            Some("works on whichever schema the caller's search_path names".to_owned()),
+        ),
         Contract::Unknown => (
             "unknown definition",
             Some("does not call the native function".to_owned()),
@@ -125,31 +173,10 @@ pub fn contract_state(schema: &Schema, function: &Object) -> (&'static str, Opti
 /// native, plpgsql, disabled, altered or missing. Definitions are compared as the server writes them when
 /// nothing is in the path (`pinned`).
 pub fn trigger_state(schema: &Schema, trigger: &Object) -> (&'static str, Option<String>) {
-    let found = rows(
-        "SELECT pg_get_triggerdef(t.oid), t.tgenabled::text,
-                t.tgfoid::regprocedure::text
-           FROM pg_trigger t
-           JOIN pg_class c ON c.oid = t.tgrelid
-          WHERE c.relnamespace = $1 AND c.relname = $2
-            AND t.tgname = $3 AND NOT t.tgisinternal",
-        &[schema.oid.into(), trigger.table.into(), trigger.name.into()],
-        |row| {
-            Ok([
-                row.get::<String>(1)?,
-                row.get::<String>(2)?,
-                row.get::<String>(3)?,
-            ]
-            .map(Option::unwrap_or_default))
-        },
-    );
-    let Some([definition, enabled, function]) = found.into_iter().next() else {
+    let Some(found) = catalogue::bound(schema, trigger.table, trigger.name) else {
         return ("missing", None);
     };
-    let wanted = trigger.sql.trim_end_matches(';').replace(
-        &format!(" ON {} ", trigger.table),
-        &format!(" ON {}.{} ", quote(&schema.name), quote(trigger.table)),
-    );
-    match enabled.as_str() {
+    match found.enabled.as_str() {
         "D" => (
             "disabled",
             Some("ALTER TABLE ... ENABLE TRIGGER brings it back".to_owned()),
@@ -158,20 +185,71 @@ pub fn trigger_state(schema: &Schema, trigger: &Object) -> (&'static str, Option
             "disabled",
             Some("fires only under session_replication_role = replica".to_owned()),
         ),
-        _ if definition == wanted => ("native", None),
-        _ if is_original(schema, trigger, &function) => {
-            ("plpgsql", Some(format!("calls {function}")))
+        _ if found.definition == definition(schema, trigger) => ("native", None),
+        _ if is_original(schema, trigger, &found) => {
+            ("plpgsql", Some(format!("calls {}", found.function)))
         }
-        _ => ("altered", Some(definition)),
+        _ => ("altered", Some(found.definition)),
     }
 }
 
-/// Whether a trigger calls the contract's function of the same name: where the application keeps it.
-fn is_original(schema: &Schema, trigger: &Object, function: &str) -> bool {
-    let native = trigger.sql.rsplit_once("opengeni_guards.");
-    native.is_some_and(|(_, name)| {
-        let name = name.trim_end_matches(';');
-        function == format!("opengeni_private.{name}")
-            || function == format!("{}.{name}", quote(&schema.name))
-    })
+/// A trigger of the model on this schema's table, as the server writes it.
+pub fn definition(schema: &Schema, trigger: &Object) -> String {
+    trigger.sql.trim_end_matches(';').replace(
+        &format!(" ON {} ", trigger.table),
+        &format!(" ON {} ", schema.qualify(trigger.table)),
+    )
+}
+
+/// The native function that a trigger calls, as the server writes it.
+pub fn native(trigger: &Object) -> String {
+    format!("opengeni_guards.{}", function_of(trigger))
+}
+
+fn function_of(trigger: &Object) -> &'static str {
+    let call = trigger.sql.rsplit_once("opengeni_guards.");
+    call.map_or("", |(_, name)| name.trim_end_matches(';'))
+}
+
+/// Whether the PL/pgSQL protocol has no such trigger.
+pub fn is_ours(trigger: &Object) -> bool {
+    [
+        "supervised_command_holder_insert_guard",
+        "supervised_command_truncate_guard",
+    ]
+    .contains(&trigger.name)
+}
+
+/// Where the application keeps the function that a trigger called before it called ours: those of the
+/// policy tables in the data schema, the others in the contract's.
+fn original_of(schema: &Schema, trigger: &Object) -> String {
+    let name = function_of(trigger);
+    match name.starts_with("workspace_instruction_policy_") {
+        true => format!("{}.{name}", quote(&schema.name)),
+        false => format!("opengeni_private.{name}"),
+    }
+}
+
+/// That function, if it is there.
+pub fn original(schema: &Schema, trigger: &Object) -> Option<String> {
+    if is_ours(trigger) {
+        return None;
+    }
+    let function = original_of(schema, trigger);
+    let name = function_of(trigger).trim_end_matches("()");
+    let home = match function.starts_with("opengeni_private.") {
+        true => "opengeni_private",
+        false => schema.name.as_str(),
+    };
+    scalar::<bool>(
+        "SELECT true FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+          WHERE n.nspname = $1 AND p.proname = $2 AND p.pronargs = 0 AND p.prorettype = 'trigger'::regtype",
+        &[home.into(), name.into()],
+    )
+    .map(|_| function)
+}
+
+/// Whether a trigger calls the contract's function of the same name, where the application keeps it.
+pub fn is_original(schema: &Schema, trigger: &Object, found: &Bound) -> bool {
+    !found.arguments && found.function == original_of(schema, trigger)
 }

@@ -29,6 +29,16 @@ pub fn trials(server: &Server) -> Vec<Trial> {
             "dump: nothing of the extension itself is dumped but its CREATE EXTENSION",
             only_the_extension_statement,
         ),
+        original_case(
+            server,
+            "dump: of an attached database, and detached after the restore",
+            of_an_attached_database,
+        ),
+        case(
+            server,
+            "dump: schema and data by themselves, in custom format",
+            schema_then_data,
+        ),
     ]
 }
 
@@ -139,4 +149,71 @@ fn only_the_extension_statement(db: &Db) -> Result<()> {
         .count();
     ensure!(triggers == 1, "{triggers} triggers");
     Ok(())
+}
+
+/// What was replaced is restored too, so that the way back is open.
+fn of_an_attached_database(db: &Db) -> Result<()> {
+    let before = flat(&mut db.admin()?)?;
+    db.admin()?.batch_execute(
+        "SET opengeni_guards.bind_on_create = off; CREATE EXTENSION opengeni_guards",
+    )?;
+    let (tenant, command) = db.supervised()?;
+    let mut owner = db.owner()?;
+    owner.batch_execute("SELECT opengeni_guards.attach('opengeni')")?;
+    let target = Db::empty(&db.server)?;
+    restore(&target, &dump(db)?)?;
+    same(&flat(&mut db.admin()?)?, &flat(&mut target.admin()?)?)?;
+    guards_live(&target, &tenant, &command)?;
+    let mut owner = target.owner()?;
+    ensure!(value::<bool>(
+        &mut owner,
+        "SELECT opengeni_guards.ready('opengeni')",
+        &[]
+    )?);
+    owner.batch_execute("SELECT opengeni_guards.detach('opengeni')")?;
+    let mut after = flat(&mut target.admin()?)?;
+    after.retain(|line| !line.contains("opengeni_guards"));
+    same(&before, &after)
+}
+
+fn schema_then_data(db: &Db) -> Result<()> {
+    let (tenant, command) = db.supervised()?;
+    let file = std::env::temp_dir().join(format!("{}.dump", db.name));
+    let run = |program: &str, arguments: &[&str]| -> Result<()> {
+        let output = db.server.program(program).args(arguments).output()?;
+        ensure!(
+            output.status.success(),
+            "{program} {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    };
+    let path = file.to_string_lossy();
+    run("pg_dump", &["-Fc", "-f", &path, &db.name])?;
+    let target = Db::empty(&db.server)?;
+    run(
+        "pg_restore",
+        &[
+            "--schema-only",
+            "--exit-on-error",
+            "-d",
+            &target.name,
+            &path,
+        ],
+    )?;
+    // With the guards firing, rows would be judged before their siblings are there.
+    run(
+        "pg_restore",
+        &[
+            "--data-only",
+            "--disable-triggers",
+            "--exit-on-error",
+            "-d",
+            &target.name,
+            &path,
+        ],
+    )?;
+    std::fs::remove_file(&file)?;
+    same(&flat(&mut db.admin()?)?, &flat(&mut target.admin()?)?)?;
+    guards_live(&target, &tenant, &command)
 }

@@ -1,6 +1,7 @@
 //! Cases as a client sees them: real roles, real sessions, each case in a database of its own.
 
 mod acting;
+mod attach;
 mod contract;
 mod commands;
 mod dump;
@@ -10,14 +11,17 @@ mod grants;
 mod hardening;
 mod introspection;
 mod inventory;
+mod live_attach;
 mod live_schema;
 mod marker;
 mod members;
+mod operations;
 mod provisioning;
 mod queues;
 mod refusals;
 mod retention;
 mod roles;
+mod shadow;
 mod support;
 mod truth;
 mod values;
@@ -53,6 +57,10 @@ fn main() -> anyhow::Result<()> {
         contract::trials,
         hardening::trials,
         commands::trials,
+        attach::trials,
+        shadow::trials,
+        live_attach::trials,
+        operations::trials,
     ];
     let trials = trials.iter().flat_map(|trials| trials(&server)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -3,7 +3,9 @@
 
 use std::env;
 use std::fmt::Debug;
+use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -25,6 +27,8 @@ pub const STRANGER: &str = "og_cases_stranger";
 pub const SCHEMA: &str = "opengeni";
 
 const TEMPLATE: &str = "og_cases_template";
+/// The template of the PL/pgSQL originals.
+const ORIGINAL: &str = "og_cases_original";
 
 pub type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
@@ -52,10 +56,51 @@ pub fn prepare(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Drops the template, after the last case.
+/// Drops the templates, after the last case.
 pub fn clear(server: &Server) -> Result<()> {
     let mut admin = server.connect(SUPERUSER, "postgres")?;
-    admin.batch_execute(&format!("DROP DATABASE IF EXISTS {TEMPLATE} WITH (FORCE)"))?;
+    for template in [TEMPLATE, ORIGINAL] {
+        admin.batch_execute(&format!("DROP DATABASE IF EXISTS {template} WITH (FORCE)"))?;
+    }
+    Ok(())
+}
+
+/// Where the PL/pgSQL originals can be built from, if they are at hand.
+fn oracle() -> Option<PathBuf> {
+    let directory = match env::var_os("OPENGENI_GUARDS_ORACLE") {
+        Some(directory) => directory.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/oracle"),
+    };
+    directory.join("build.sh").is_file().then_some(directory)
+}
+
+/// Builds the template of the originals: schema [`SCHEMA`] of [`OWNER`], used by [`APP`], without the
+/// extension.
+fn build_original(server: &Server) -> Result<()> {
+    let oracle = oracle().context("the originals are not at hand")?;
+    let mut directories = vec![server.bindir.clone()];
+    directories.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
+    let output = process::Command::new("bash")
+        .arg(oracle.join("build.sh"))
+        .envs(server.environment())
+        .env("PATH", env::join_paths(directories)?)
+        .env("ORACLE_DB", ORIGINAL)
+        .env("ORACLE_OWNER", OWNER)
+        .env("ORACLE_SCHEMA", SCHEMA)
+        .output()
+        .context("cannot run build.sh")?;
+    ensure!(
+        output.status.success(),
+        "cannot build the originals:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    server
+        .connect(SUPERUSER, ORIGINAL)?
+        .batch_execute(&format!(
+        "GRANT opengeni_app TO {APP}; GRANT USAGE ON SCHEMA {SCHEMA}, opengeni_private TO {APP};
+         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA opengeni_private TO {APP};
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {SCHEMA} TO {APP}"
+    ))?;
     Ok(())
 }
 
@@ -89,6 +134,16 @@ impl Db {
     /// Nothing but the server's own objects, owned by [`OWNER`].
     pub fn empty(server: &Server) -> Result<Self> {
         Self::create(server, "template0")
+    }
+
+    /// A copy of the PL/pgSQL originals, without the extension.
+    pub fn original(server: &Server) -> Result<Self> {
+        static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
+        BUILT
+            .get_or_init(|| build_original(server).map_err(|error| format!("{error:#}")))
+            .as_ref()
+            .map_err(|error| anyhow!("{error}"))?;
+        Self::create(server, ORIGINAL)
     }
 
     fn create(server: &Server, template: &str) -> Result<Self> {
@@ -209,6 +264,11 @@ pub fn case(server: &Server, name: &str, body: fn(&Db) -> Result<()>) -> Trial {
 /// A case that starts from an empty database.
 pub fn bare_case(server: &Server, name: &str, body: fn(&Db) -> Result<()>) -> Trial {
     trial(server, name, body, Db::empty)
+}
+
+/// A case on the PL/pgSQL originals; ignored where these are not at hand.
+pub fn original_case(server: &Server, name: &str, body: fn(&Db) -> Result<()>) -> Trial {
+    trial(server, name, body, Db::original).with_ignored_flag(oracle().is_none())
 }
 
 fn trial(

@@ -1,0 +1,742 @@
+//! `attach` and `detach`: the guards of a live database go over to the native functions, and back.
+//!
+//! What has to change is planned first, without a lock. Then the tables are locked, all at once, and the
+//! plan is made again; it is carried out as the tables' owner, restricted.
+
+use std::time::{Duration, Instant};
+
+use pgrx::PgSqlErrorCode;
+
+use super::catalogue::{self, Bound, Contract, Schema, execute, quote, rows};
+use super::create::{self, Line, PRIVATE};
+use super::ledger;
+use super::locks;
+use super::model::{self, Kind, Object};
+use super::originals::{self, Serves};
+use super::status;
+use crate::pg::error::{Failure, warn};
+use crate::pg::identity::{self, pinned};
+use crate::pg::{settings, shadow, subtransaction};
+
+/// How the native guards stand beside the PL/pgSQL ones.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// In their place.
+    Enforce,
+    /// Beside them, watching.
+    Shadow,
+}
+
+/// What is wanted of the triggers.
+#[derive(Clone, Copy)]
+struct Wanted {
+    mode: Mode,
+    /// Whether they fire under every session_replication_role.
+    always: bool,
+    /// Whether the contract functions are replaced as well.
+    functions: bool,
+}
+
+/// One change, or the reason for none.
+pub struct Step {
+    pub line: Line,
+    /// The table that has to be locked, and whether against readers too.
+    pub table: Option<&'static str>,
+    pub exclusive: bool,
+    pub sql: Vec<String>,
+    /// A function that default privileges must not have opened to anybody.
+    pub close: Option<&'static Object>,
+}
+
+impl Step {
+    fn none(object: String, action: &'static str, note: Option<String>) -> Step {
+        Step {
+            line: Line {
+                object,
+                action,
+                note,
+            },
+            table: None,
+            exclusive: false,
+            sql: Vec::new(),
+            close: None,
+        }
+    }
+
+    fn on(table: &'static str, object: String, action: &'static str, sql: Vec<String>) -> Step {
+        Step {
+            table: Some(table),
+            sql,
+            ..Step::none(object, action, None)
+        }
+    }
+
+    fn exclusive(mut self) -> Step {
+        self.exclusive = true;
+        self
+    }
+
+    fn note(mut self, note: impl Into<String>) -> Step {
+        self.line.note = Some(note.into());
+        self
+    }
+}
+
+/// The longest that `CREATE EXTENSION` waits for a schema's tables.
+const BIND_LIMIT: Duration = Duration::from_secs(5);
+
+pub fn attach(
+    data_schema: Option<&str>,
+    mode: Option<&str>,
+    fire: Option<&str>,
+    limit: Option<Duration>,
+) -> Vec<Line> {
+    let wanted = Wanted {
+        mode: match mode {
+            Some("enforce") => Mode::Enforce,
+            Some("shadow") => Mode::Shadow,
+            _ => invalid("mode must be 'enforce' or 'shadow'"),
+        },
+        always: match fire {
+            Some("origin") => false,
+            Some("always") => true,
+            _ => invalid("fire must be 'origin' or 'always'"),
+        },
+        functions: mode == Some("enforce"),
+    };
+    let limit = limit.unwrap_or_else(|| invalid("lock_timeout must be longer than 0"));
+    let (schemas, mut lines) = chosen(data_schema);
+    for schema in schemas {
+        lines.extend(attach_one(&schema, wanted, limit));
+    }
+    lines
+}
+
+fn invalid(message: &str) -> ! {
+    Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, message)
+        .hint("See the signature of opengeni_guards.attach in the README.")
+        .raise()
+}
+
+/// The schema of that name, or every one that holds the protocol's tables and is the caller's; the others
+/// are reported. A caller who owns none is refused.
+fn chosen(data_schema: Option<&str>) -> (Vec<Schema>, Vec<Line>) {
+    if let Some(name) = data_schema {
+        let schema = Schema::find(Some(name));
+        schema.require_owner();
+        create::require_complete(&schema);
+        return (vec![schema], Vec::new());
+    }
+    let all: Vec<Schema> = originals::data_schemas()
+        .iter()
+        .map(|name| Schema::find(Some(name)))
+        .collect();
+    let mine =
+        |schema: &Schema| identity::has_privileges_of(identity::current_user(), schema.owner);
+    if let Some(foreign) = all.first()
+        && !all.iter().any(mine)
+    {
+        foreign.require_owner();
+    }
+    let (mut schemas, mut lines) = (Vec::new(), Vec::new());
+    for schema in all {
+        let reason = match mine(&schema) {
+            false => Some(format!("belongs to {}", catalogue::role_name(schema.owner))),
+            true => status::incomplete(&schema),
+        };
+        match reason {
+            None => schemas.push(schema),
+            Some(reason) => lines.push(Line {
+                object: format!("schema {}", quote(&schema.name)),
+                action: "skipped",
+                note: Some(reason),
+            }),
+        }
+    }
+    (schemas, lines)
+}
+
+fn attach_one(schema: &Schema, wanted: Wanted, limit: Duration) -> Vec<Line> {
+    let plan = || {
+        pinned(|| {
+            let mut steps = Vec::new();
+            if wanted.mode == Mode::Enforce {
+                steps.extend(unwatch(schema));
+                steps.extend(model::objects(Kind::Trigger).map(|t| bind(schema, t, wanted)));
+            } else {
+                steps.extend(watch(schema, wanted));
+            }
+            if wanted.functions {
+                steps.extend(replace_functions(schema));
+            }
+            steps
+        })
+    };
+    if wanted.always {
+        warn_subscriber(schema);
+    }
+    carry_out(schema, limit, plan)
+}
+
+/// Makes a plan, locks what it needs, makes it again and carries it out. Where nothing has to change,
+/// nothing is locked.
+fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> Vec<Line> {
+    let deadline = Instant::now() + limit;
+    let mut steps = plan();
+    if steps.iter().any(|step| !step.sql.is_empty()) {
+        locks::take_turns(schema, deadline, limit);
+        let checks = pending_checks(schema);
+        run_pending(&checks, "IMMEDIATE");
+        schema.as_owner(|| locks::lock(schema, &steps, deadline, limit));
+        steps = plan();
+        schema.as_owner(|| {
+            for step in &steps {
+                step.sql.iter().for_each(|sql| execute(sql));
+                if let Some(function) = step.close {
+                    create::close(schema, function);
+                }
+            }
+            ledger::require_inert(schema);
+            ledger::close(schema);
+            ledger::drop_if_empty(schema);
+        });
+        run_pending(&pending_checks(schema), "DEFERRED");
+    }
+    steps.into_iter().map(|step| step.line).collect()
+}
+
+/// The deferred checks of the protocol: dropping one's trigger would silently discard what is pending.
+fn pending_checks(schema: &Schema) -> Vec<String> {
+    let names: Vec<String> = model::objects(Kind::Trigger)
+        .filter(|trigger| trigger.sql.starts_with("CREATE CONSTRAINT"))
+        .map(|trigger| trigger.name.to_owned())
+        .collect();
+    rows(
+        "SELECT DISTINCT k.conname::text FROM pg_constraint k
+          WHERE k.connamespace = $1 AND k.contype = 't' AND k.condeferrable AND k.condeferred
+            AND k.conname = ANY ($2) ORDER BY 1",
+        &[schema.oid.into(), names.into()],
+        |row| row.get::<String>(1),
+    )
+    .into_iter()
+    .flatten()
+    .map(|name| schema.qualify(&name))
+    .collect()
+}
+
+/// As the caller: the pending checks are of the caller's own statements.
+fn run_pending(checks: &[String], when: &str) {
+    if !checks.is_empty() {
+        execute(&format!("SET CONSTRAINTS {} {when}", checks.join(", ")));
+    }
+}
+
+fn warn_subscriber(schema: &Schema) {
+    let listed = rows(
+        "SELECT c.relname::text FROM pg_subscription_rel s JOIN pg_class c ON c.oid = s.srrelid
+          WHERE c.relnamespace = $1 ORDER BY 1",
+        &[schema.oid.into()],
+        |row| row.get::<String>(1),
+    );
+    let tables: Vec<String> = listed.into_iter().flatten().collect();
+    let guarded = |name: &str| model::objects(Kind::Trigger).any(|t| t.table == name);
+    if tables.iter().any(|name| guarded(name)) {
+        warn(
+            format!(
+                "tables in schema {} are filled by a subscription",
+                schema.name
+            ),
+            format!("Subscribed: {}.", tables.join(", ")),
+            "The protocol's settings are not replicated: guards that fire always refuse what the publisher accepted. \
+             Use fire => 'origin' on a subscriber.",
+        );
+    }
+}
+
+// Triggers --------------------------------------------------------------------------------------------
+
+fn trigger_name(schema: &Schema, trigger: &Object) -> String {
+    format!(
+        "trigger {} on {}",
+        quote(trigger.name),
+        schema.qualify(trigger.table)
+    )
+}
+
+/// Sets when a trigger fires, as `tgenabled` writes it.
+fn set_enabled(schema: &Schema, table: &str, name: &str, enabled: &str) -> String {
+    let verb = match enabled {
+        "A" => "ENABLE ALWAYS",
+        "R" => "ENABLE REPLICA",
+        "D" => "DISABLE",
+        _ => "ENABLE",
+    };
+    format!(
+        "ALTER TABLE {} {verb} TRIGGER {}",
+        schema.qualify(table),
+        quote(name)
+    )
+}
+
+fn bind(schema: &Schema, trigger: &Object, wanted: Wanted) -> Step {
+    let object = trigger_name(schema, trigger);
+    let always = |sql: &mut Vec<String>| {
+        if wanted.always {
+            sql.push(set_enabled(schema, trigger.table, trigger.name, "A"));
+        }
+    };
+    let Some(found) = catalogue::bound(schema, trigger.table, trigger.name) else {
+        let mut sql = vec![status::definition(schema, trigger)];
+        always(&mut sql);
+        return Step::on(trigger.table, object, "created", sql);
+    };
+    if status::is_original(schema, trigger, &found) {
+        let native = status::native(trigger);
+        let mut sql = rebind(schema, trigger, &found, &native);
+        if found.enabled == "O" {
+            always(&mut sql);
+        }
+        let step = Step::on(trigger.table, object, "rebound", sql);
+        let step = if found.constraint {
+            step.exclusive()
+        } else {
+            step
+        };
+        return match found.enabled.as_str() {
+            "O" | "A" => step,
+            _ => step.note("is disabled, as it was"),
+        };
+    }
+    let (state, detail) = status::trigger_state(schema, trigger);
+    match state {
+        "native" if found.enabled == "O" && wanted.always => {
+            let mut sql = Vec::new();
+            always(&mut sql);
+            Step::on(trigger.table, object, "set to fire always", sql)
+        }
+        "native" => Step::none(object, "present", None),
+        _ => Step::none(
+            object,
+            "left",
+            Some(match detail {
+                Some(detail) => format!("{state}: {detail}"),
+                None => state.to_owned(),
+            }),
+        ),
+    }
+}
+
+/// Has a trigger call another function and keeps everything else: timing, columns, WHEN, deferrability,
+/// when it fires, its comment.
+fn rebind(schema: &Schema, trigger: &Object, found: &Bound, function: &str) -> Vec<String> {
+    let table = schema.qualify(trigger.table);
+    let name = quote(trigger.name);
+    let head = found
+        .definition
+        .rsplit_once(" EXECUTE FUNCTION ")
+        .map_or(found.definition.as_str(), |(head, _)| head);
+    let mut sql = Vec::new();
+    if found.constraint {
+        sql.push(format!("DROP TRIGGER {name} ON {table}"));
+        sql.push(format!("{head} EXECUTE FUNCTION {function}"));
+        if let Some(comment) = &found.comment {
+            sql.push(format!(
+                "COMMENT ON TRIGGER {name} ON {table} IS {}",
+                pgrx::spi::quote_literal(comment)
+            ));
+        }
+    } else {
+        let head = head.replacen("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER", 1);
+        sql.push(format!("{head} EXECUTE FUNCTION {function}"));
+    }
+    if found.enabled != "O" {
+        sql.push(set_enabled(
+            schema,
+            trigger.table,
+            trigger.name,
+            &found.enabled,
+        ));
+    }
+    sql
+}
+
+// Watching --------------------------------------------------------------------------------------------
+
+/// The end of a watching trigger's name.
+const WATCHING: &str = "_shadow";
+/// The trigger that writes the log at the end of each statement.
+const LOG_TRIGGER: &str = "opengeni_guards_shadow_log";
+
+fn watch(schema: &Schema, wanted: Wanted) -> Vec<Step> {
+    let watched: Vec<&Object> = model::objects(Kind::Trigger)
+        .filter(|trigger| status::trigger_state(schema, trigger).0 != "native")
+        .collect();
+    if watched.is_empty() {
+        let note = "every guard is native already: there is nothing to watch";
+        let object = format!("guards of schema {}", quote(&schema.name));
+        return vec![Step::none(object, "present", Some(note.to_owned()))];
+    }
+    let log = format!("table {}", schema.qualify(shadow::LOG));
+    let mut steps = vec![match catalogue::table_owner(&schema.name, shadow::LOG) {
+        Some(owner) if owner == schema.owner => Step::none(log, "present", None),
+        Some(_) => {
+            return vec![Step::none(
+                log,
+                "left",
+                Some("belongs to somebody else; nothing is watched".to_owned()),
+            )];
+        }
+        None => {
+            let mut step = Step::none(log, "created", None);
+            step.sql = ledger::create_log(schema);
+            step
+        }
+    }];
+    let mut create = |object: String, table: &'static str, name: &str, definition: String| {
+        steps.push(match catalogue::bound(schema, table, name) {
+            Some(found) if found.definition == definition => Step::none(object, "present", None),
+            Some(found) => Step::none(
+                object,
+                "left",
+                Some(format!("altered: {}", found.definition)),
+            ),
+            None => {
+                let mut sql = vec![definition];
+                if wanted.always {
+                    sql.push(set_enabled(schema, table, name, "A"));
+                }
+                Step::on(table, object, "created", sql)
+            }
+        });
+    };
+    for trigger in &watched {
+        let name = format!("{}{WATCHING}", trigger.name);
+        let object = format!("trigger {name} on {}", schema.qualify(trigger.table));
+        let definition = status::definition(schema, trigger)
+            .replacen(
+                &format!("TRIGGER {} ", trigger.name),
+                &format!("TRIGGER {name} "),
+                1,
+            )
+            .replace("()", "('shadow')");
+        create(object, trigger.table, &name, definition);
+    }
+    for table in locks::ORDER
+        .iter()
+        .filter(|table| watched.iter().any(|trigger| trigger.table == **table))
+    {
+        let qualified = schema.qualify(table);
+        create(
+            format!("trigger {LOG_TRIGGER} on {qualified}"),
+            table,
+            LOG_TRIGGER,
+            format!(
+                "CREATE TRIGGER {LOG_TRIGGER} AFTER INSERT OR DELETE OR UPDATE ON {qualified} FOR EACH STATEMENT \
+                 EXECUTE FUNCTION opengeni_guards.record_shadow_refusals()"
+            ),
+        );
+    }
+    steps
+}
+
+/// Takes the watching triggers away; what they found stays in the log.
+fn unwatch(schema: &Schema) -> Vec<Step> {
+    catalogue::watching(schema)
+        .into_iter()
+        .filter_map(|(table, name)| {
+            let table = locks::ORDER.iter().find(|t| **t == table)?;
+            let qualified = schema.qualify(table);
+            let name = quote(&name);
+            Some(
+                Step::on(
+                    table,
+                    format!("trigger {name} on {qualified}"),
+                    "dropped",
+                    vec![format!("DROP TRIGGER {name} ON {qualified}")],
+                )
+                .exclusive(),
+            )
+        })
+        .collect()
+}
+
+// Contract functions ----------------------------------------------------------------------------------
+
+fn replace_functions(schema: &Schema) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut ledger_wanted = false;
+    let closed = ledger::unusable(schema);
+    for function in model::objects(Kind::Contract) {
+        let object = format!("function {}", schema.quoted_signature(function));
+        let left = |note: String| Step::none(object.clone(), "left", Some(note));
+        let contract = catalogue::contract(schema, function);
+        let blocked = || {
+            closed
+                .clone()
+                .or_else(|| may_not_replace(schema, function, &contract))
+        };
+        let step = match &contract {
+            Contract::Native => Step::none(object, "present", None),
+            Contract::Elsewhere(other) => left(format!("serves schema {other}")),
+            Contract::Altered(why) => left((*why).to_owned()),
+            Contract::Unknown => left("unknown definition".to_owned()),
+            Contract::Original(Serves::Caller) if ambiguous(function) => left(
+                "serves whichever schema the caller's search_path names, and several hold the protocol's tables"
+                    .to_owned(),
+            ),
+            Contract::Missing | Contract::Original(_) => match blocked() {
+                Some(why) => left(why),
+                None => {
+                    ledger_wanted = true;
+                    let action = match contract {
+                        Contract::Missing => "created",
+                        _ => "replaced",
+                    };
+                    let mut step = Step::none(object, action, None);
+                    step.sql = vec![ledger::keep_function(schema, function)];
+                    step.sql.extend(create::contract_sql(schema, function));
+                    step.close = matches!(contract, Contract::Missing).then_some(function);
+                    step
+                }
+            },
+        };
+        steps.push(step);
+    }
+    steps.extend(close_capability_table(schema));
+    for policy in model::objects(Kind::Policy).filter(|policy| policy.sql.contains("{owner}")) {
+        if closed.is_none() && !catalogue::exists(schema, policy) {
+            let object = format!("policy {} on {}", policy.name, schema.qualify(policy.table));
+            let sql = vec![
+                ledger::keep_nothing(schema, &ledger::policy_key(policy)),
+                schema.render(policy.sql),
+            ];
+            steps.push(Step::on(policy.table, object, "created", sql).exclusive());
+            ledger_wanted = true;
+        }
+    }
+    if ledger_wanted && let Some(step) = ledger::create(schema) {
+        steps.insert(0, step);
+    }
+    steps
+}
+
+/// Whether nobody can say which of several schemas a function without a schema of its own works on.
+fn ambiguous(function: &Object) -> bool {
+    function.sql.contains("{data_schema}") && originals::data_schemas().len() > 1
+}
+
+fn may_not_replace(schema: &Schema, function: &Object, contract: &Contract) -> Option<String> {
+    let name = match function.is_private() {
+        true => PRIVATE,
+        false => schema.name.as_str(),
+    };
+    if catalogue::schema_owner(name).is_none() {
+        return Some(format!("schema {name} does not exist"));
+    }
+    let owner = catalogue::role_name(schema.owner);
+    if !catalogue::may_create_in(schema.owner, name) {
+        return Some(format!("{owner} may not create functions in schema {name}"));
+    }
+    let stands = catalogue::function_owner(&schema.signature(function));
+    match (contract, stands) {
+        (Contract::Missing, _) | (_, None) => None,
+        (_, Some(role)) if role == schema.owner => None,
+        (_, Some(role)) => Some(format!(
+            "belongs to {}, not to {owner}",
+            catalogue::role_name(role)
+        )),
+    }
+}
+
+/// The application's own capability table is left, unused, and closed.
+fn close_capability_table(schema: &Schema) -> Option<Step> {
+    const TABLE: &str = "modal_inventory_read_capabilities";
+    let owner = catalogue::table_owner(PRIVATE, TABLE)?;
+    let grantees = catalogue::grantees(PRIVATE, TABLE);
+    if owner != schema.owner || grantees.is_empty() {
+        return None;
+    }
+    let name = format!("{PRIVATE}.{TABLE}");
+    let mut step = Step::none(
+        format!("table {name}"),
+        "closed",
+        Some("every grant on it is revoked".to_owned()),
+    );
+    step.sql = grantees
+        .iter()
+        .map(|role| {
+            format!(
+                "REVOKE ALL ON TABLE {name} FROM {} CASCADE",
+                catalogue::grantee(role)
+            )
+        })
+        .collect();
+    Some(step)
+}
+
+// Going back ------------------------------------------------------------------------------------------
+
+pub fn detach(data_schema: Option<&str>, force: Option<bool>) -> Vec<Line> {
+    let force = force.unwrap_or_else(|| {
+        Failure::new(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            "force must not be NULL",
+        )
+        .hint("See the signature of opengeni_guards.detach in the README.")
+        .raise()
+    });
+    let (schemas, mut lines) = match data_schema {
+        // Unlike attach, it takes tables as they are: what can be put back is.
+        Some(name) => {
+            let schema = Schema::find(Some(name));
+            schema.require_owner();
+            (vec![schema], Vec::new())
+        }
+        None => chosen(None),
+    };
+    for schema in schemas {
+        lines.extend(carry_out(&schema, BIND_LIMIT, || {
+            pinned(|| {
+                let (steps, gone) = going_back(&schema, force);
+                if !gone.is_empty() && !force {
+                    refuse_detach(&schema, &gone);
+                }
+                steps
+            })
+        }));
+    }
+    lines
+}
+
+fn refuse_detach(schema: &Schema, gone: &[String]) -> ! {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!(
+            "schema {} has nothing to go back to for {} of its guards and contract functions",
+            schema.name,
+            gone.len()
+        ),
+    )
+    .detail(format!("{}. Nothing has been changed.", gone.join("; ")))
+    .hint("Create the PL/pgSQL functions first, or pass force => true: then these are dropped and nothing stands in their place.")
+    .raise()
+}
+
+/// What `detach` does, and what it can only drop.
+fn going_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
+    let (mut steps, mut gone) = (unwatch(schema), Vec::new());
+    for trigger in model::objects(Kind::Trigger) {
+        let object = trigger_name(schema, trigger);
+        let Some(found) = catalogue::bound(schema, trigger.table, trigger.name) else {
+            continue;
+        };
+        if found.function != status::native(trigger) {
+            steps.push(Step::none(
+                object,
+                "left",
+                Some(format!("calls {}", found.function)),
+            ));
+            continue;
+        }
+        let step = match status::original(schema, trigger) {
+            Some(function) => {
+                let sql = rebind(schema, trigger, &found, &function);
+                let step = Step::on(trigger.table, object, "restored", sql);
+                match found.constraint {
+                    true => step.exclusive(),
+                    false => step,
+                }
+            }
+            None => {
+                let sql = vec![format!(
+                    "DROP TRIGGER {} ON {}",
+                    quote(trigger.name),
+                    schema.qualify(trigger.table)
+                )];
+                let step = Step::on(trigger.table, object, "dropped", sql).exclusive();
+                match status::is_ours(trigger) {
+                    true => step.note("has no PL/pgSQL original"),
+                    false => {
+                        gone.push(format!("{} on {}", trigger.name, trigger.table));
+                        step.note("no function to go back to: this guard is gone")
+                    }
+                }
+            }
+        };
+        steps.push(step);
+    }
+    let (functions, unknown) = ledger::put_back(schema, force);
+    steps.extend(functions);
+    gone.extend(unknown);
+    (steps, gone)
+}
+
+// CREATE EXTENSION ------------------------------------------------------------------------------------
+
+/// Binds the triggers of every schema whose tables are complete. Whatever goes wrong with a schema leaves
+/// it as it was and is told by WARNING: the server shows nothing less from an extension's script.
+pub fn bind_on_create() {
+    if !settings::bind_on_create() {
+        return;
+    }
+    let wanted = Wanted {
+        mode: Mode::Enforce,
+        always: false,
+        functions: false,
+    };
+    for name in originals::data_schemas() {
+        let bound = subtransaction::attempt(|| {
+            let schema = Schema::find(Some(&name));
+            match status::incomplete(&schema) {
+                Some(reason) => Err(reason),
+                None => Ok(attach_one(&schema, wanted, BIND_LIMIT)),
+            }
+        });
+        let failed = match bound {
+            Ok(Ok(lines)) => {
+                tell(&name, &lines);
+                continue;
+            }
+            Ok(Err(reason)) => reason,
+            Err(error) => {
+                let error = subtransaction::unless_cancelled(error);
+                subtransaction::message(&error)
+            }
+        };
+        warn(
+            format!("the guards of schema {} are left as they are", quote(&name)),
+            format!("{failed}."),
+            &format!(
+                "Then run SELECT * FROM opengeni_guards.attach({}).",
+                pgrx::spi::quote_literal(&name)
+            ),
+        );
+    }
+}
+
+fn tell(name: &str, lines: &[Line]) {
+    let count = |action: &str| lines.iter().filter(|l| l.action == action).count();
+    let changed = count("rebound") + count("created");
+    let left: Vec<String> = lines
+        .iter()
+        .filter(|line| line.action == "left")
+        .map(|line| format!("{} ({})", line.object, line.note.as_deref().unwrap_or("")))
+        .collect();
+    if changed == 0 && left.is_empty() {
+        return;
+    }
+    warn(
+        format!(
+            "{changed} guards of schema {} are native from now on",
+            quote(name)
+        ),
+        match left.is_empty() {
+            true => "No other guard is bound to anything else.".to_owned(),
+            false => format!("Left as they are: {}.", left.join("; ")),
+        },
+        &format!(
+            "SELECT * FROM opengeni_guards.attach({}) also replaces the contract functions; detach() goes back.",
+            pgrx::spi::quote_literal(name)
+        ),
+    );
+}

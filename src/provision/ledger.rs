@@ -1,0 +1,355 @@
+//! `opengeni_guards_replaced`: what stood under the contract's names before `attach`, so that `detach` can
+//! put it back. An ordinary table of the tables' owner, dumped and restored with them.
+
+use std::collections::BTreeMap;
+
+use pgrx::PgSqlErrorCode;
+use pgrx::spi::quote_literal;
+
+use super::attach::Step;
+use super::catalogue::{self, Contract, Schema, execute, rows};
+use super::create::Line;
+use super::model::{self, Kind, Object};
+use crate::pg::error::Failure;
+use crate::pg::identity::pinned;
+use crate::pg::shadow;
+
+pub const LEDGER: &str = "opengeni_guards_replaced";
+
+/// What stood under a name.
+struct Kept {
+    /// None: nothing.
+    definition: Option<String>,
+    /// Who might execute it besides its owner; the empty name is PUBLIC.
+    executors: Vec<String>,
+    /// Who of them might pass that on.
+    may_grant: Vec<String>,
+}
+
+fn step(object: String, action: &'static str, sql: Vec<String>) -> Step {
+    Step {
+        line: Line {
+            object,
+            action,
+            note: None,
+        },
+        table: None,
+        exclusive: false,
+        sql,
+        close: None,
+    }
+}
+
+/// Why the ledger cannot be used, if so.
+pub fn unusable(schema: &Schema) -> Option<String> {
+    if catalogue::stands(schema, LEDGER) {
+        return match catalogue::table_owner(&schema.name, LEDGER) {
+            Some(owner) if owner == schema.owner => runs_code(schema)
+                .then(|| format!("{} has triggers or rules", schema.qualify(LEDGER))),
+            _ => Some(format!(
+                "{} is not a table of {}",
+                schema.qualify(LEDGER),
+                catalogue::role_name(schema.owner)
+            )),
+        };
+    }
+    match catalogue::may_create_in(schema.owner, &schema.name) {
+        true => None,
+        false => Some(format!(
+            "{} may not create {LEDGER} in schema {}",
+            catalogue::role_name(schema.owner),
+            schema.name
+        )),
+    }
+}
+
+/// Whether writing the ledger would run somebody's code: a deferred trigger would run it at COMMIT, with the
+/// rights of whoever called us.
+fn runs_code(schema: &Schema) -> bool {
+    catalogue::scalar::<bool>(
+        "SELECT c.relhastriggers OR c.relhasrules OR c.relrowsecurity FROM pg_class c
+          WHERE c.relnamespace = $1 AND c.relname = $2",
+        &[schema.oid.into(), LEDGER.into()],
+    ) == Some(true)
+}
+
+/// Ends with an error where the ledger, written by now and so locked, runs code.
+pub fn require_inert(schema: &Schema) {
+    if runs_code(schema) {
+        Failure::new(
+            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            format!("{} has triggers or rules", schema.qualify(LEDGER)),
+        )
+        .detail("Nothing has been changed.")
+        .hint("Drop them: this table is written on behalf of whoever attaches and detaches.")
+        .raise();
+    }
+}
+
+/// Creates the ledger where it is missing.
+pub fn create(schema: &Schema) -> Option<Step> {
+    if catalogue::stands(schema, LEDGER) {
+        return None;
+    }
+    let name = schema.qualify(LEDGER);
+    Some(step(
+        format!("table {name}"),
+        "created",
+        vec![format!(
+            "CREATE TABLE {name} (
+               object text PRIMARY KEY,
+               definition text,
+               owner text NOT NULL,
+               executors text[] NOT NULL,
+               may_grant text[] NOT NULL,
+               replaced_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+             )"
+        )],
+    ))
+}
+
+/// Creates the log of watching guards.
+pub fn create_log(schema: &Schema) -> Vec<String> {
+    let name = schema.qualify(shadow::LOG);
+    vec![format!(
+        "CREATE TABLE {name} (
+           rule text NOT NULL,
+           object text NOT NULL,
+           refusals bigint NOT NULL,
+           seen_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+         )"
+    )]
+}
+
+/// Takes from everybody what default privileges gave them on our tables.
+pub fn close(schema: &Schema) {
+    for table in [LEDGER, shadow::LOG] {
+        if catalogue::table_owner(&schema.name, table) != Some(schema.owner) {
+            continue;
+        }
+        for role in pinned(|| catalogue::grantees(&schema.name, table)) {
+            execute(&format!(
+                "REVOKE ALL ON TABLE {} FROM {} CASCADE",
+                schema.qualify(table),
+                catalogue::grantee(&role)
+            ));
+        }
+    }
+}
+
+/// Drops the ledger once everything in it has been put back.
+pub fn drop_if_empty(schema: &Schema) {
+    if catalogue::table_owner(&schema.name, LEDGER) == Some(schema.owner) {
+        let name = schema.qualify(LEDGER);
+        let empty =
+            catalogue::scalar::<bool>(&format!("SELECT NOT EXISTS (SELECT FROM {name})"), &[]);
+        if empty == Some(true) {
+            execute(&format!("DROP TABLE {name}"));
+        }
+    }
+}
+
+/// How the ledger calls a policy.
+pub fn policy_key(policy: &Object) -> String {
+    format!("policy {} on {}", policy.name, policy.table)
+}
+
+/// Writes down that nothing stood under a name.
+pub fn keep_nothing(schema: &Schema, object: &str) -> String {
+    keep(schema, object, "NULL", &[], &[])
+}
+
+/// Writes down what stands under a contract function's name.
+pub fn keep_function(schema: &Schema, function: &Object) -> String {
+    let signature = schema.signature(function);
+    let Some(definition) = catalogue::function_definition(&signature) else {
+        return keep_nothing(schema, function.name);
+    };
+    keep(
+        schema,
+        function.name,
+        &quote_literal(&definition),
+        &catalogue::executors(&signature),
+        &catalogue::grantors(&signature),
+    )
+}
+
+fn keep(
+    schema: &Schema,
+    object: &str,
+    definition: &str,
+    executors: &[String],
+    may_grant: &[String],
+) -> String {
+    let array = |names: &[String]| {
+        let names: Vec<String> = names.iter().map(quote_literal).collect();
+        format!("ARRAY[{}]::pg_catalog.text[]", names.join(", "))
+    };
+    format!(
+        "INSERT INTO {} AS kept (object, definition, owner, executors, may_grant)
+         VALUES ({}, {definition}, {}, {}, {})
+         ON CONFLICT (object) DO UPDATE SET definition = EXCLUDED.definition, owner = EXCLUDED.owner,
+           executors = EXCLUDED.executors, may_grant = EXCLUDED.may_grant, replaced_at = EXCLUDED.replaced_at",
+        schema.qualify(LEDGER),
+        quote_literal(object),
+        quote_literal(catalogue::role_name(schema.owner)),
+        array(executors),
+        array(may_grant),
+    )
+}
+
+fn forget(schema: &Schema, object: &str) -> String {
+    format!(
+        "DELETE FROM {} WHERE object OPERATOR(pg_catalog.=) {}",
+        schema.qualify(LEDGER),
+        quote_literal(object)
+    )
+}
+
+/// Everything that is kept, read as the owner: what stands under the ledger's name may be anything.
+fn all(schema: &Schema) -> BTreeMap<String, Kept> {
+    if catalogue::table_owner(&schema.name, LEDGER) != Some(schema.owner) {
+        return BTreeMap::new();
+    }
+    require_inert(schema);
+    let sql = format!(
+        "SELECT object, definition, executors, may_grant FROM ONLY {}",
+        schema.qualify(LEDGER)
+    );
+    schema
+        .as_owner(|| {
+            rows(&sql, &[], |row| {
+                Ok((
+                    row.get::<String>(1)?.unwrap_or_default(),
+                    Kept {
+                        definition: row.get::<String>(2)?,
+                        executors: row.get::<Vec<String>>(3)?.unwrap_or_default(),
+                        may_grant: row.get::<Vec<String>>(4)?.unwrap_or_default(),
+                    },
+                ))
+            })
+        })
+        .into_iter()
+        .collect()
+}
+
+/// What puts the contract functions back, and the natives for which there is nothing to go back to: those
+/// are dropped by force.
+pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
+    let kept = all(schema);
+    let (mut steps, mut gone) = (Vec::new(), Vec::new());
+    let mut capability_goes = false;
+    let mut capability_returns = false;
+    for function in model::objects(Kind::Contract) {
+        let name = schema.quoted_signature(function);
+        let object = format!("function {name}");
+        let contract = catalogue::contract(schema, function);
+        let ours = matches!(contract, Contract::Native | Contract::Altered(_));
+        let missing = matches!(contract, Contract::Missing);
+        match kept.get(function.name) {
+            Some(Kept {
+                definition: Some(definition),
+                executors,
+                may_grant,
+            }) if ours || missing => {
+                let mut sql = vec![definition.clone()];
+                sql.extend(grant(schema, function, executors, may_grant));
+                sql.push(forget(schema, function.name));
+                capability_returns |= !function.is_private();
+                steps.push(step(object, "restored", sql));
+            }
+            Some(_) if ours => {
+                capability_goes |= !function.is_private();
+                let sql = vec![
+                    format!("DROP FUNCTION {name}"),
+                    forget(schema, function.name),
+                ];
+                steps.push(step(object, "dropped", sql));
+            }
+            Some(_) => {
+                let mut step = step(object, "left", vec![forget(schema, function.name)]);
+                step.line.note = Some("is not ours any more".to_owned());
+                steps.push(step);
+            }
+            None if matches!(contract, Contract::Native) => {
+                gone.push(format!("function {name}"));
+                if force {
+                    capability_goes |= !function.is_private();
+                    let mut step = step(object, "dropped", vec![format!("DROP FUNCTION {name}")]);
+                    step.line.note = Some("nothing to go back to: it is gone".to_owned());
+                    steps.push(step);
+                }
+            }
+            None => {}
+        }
+    }
+    for policy in model::objects(Kind::Policy).filter(|policy| policy.sql.contains("{owner}")) {
+        let object = format!("policy {} on {}", policy.name, schema.qualify(policy.table));
+        let key = policy_key(policy);
+        let stands = catalogue::exists(schema, policy);
+        let was_ours = kept.contains_key(&key);
+        let mut sql = Vec::new();
+        if was_ours {
+            sql.push(forget(schema, &key));
+        }
+        let drop = stands && (was_ours || capability_goes);
+        let mut change = if drop {
+            sql.push(format!(
+                "DROP POLICY {} ON {}",
+                policy.name,
+                schema.qualify(policy.table)
+            ));
+            step(object, "dropped", sql)
+        } else if !stands && capability_returns && !was_ours {
+            sql.push(schema.render(policy.sql));
+            step(object, "restored", sql)
+        } else if was_ours {
+            step(object, "left", sql)
+        } else {
+            continue;
+        };
+        change.table = Some(policy.table);
+        change.exclusive = true;
+        // A policy goes before the function that it asks, and comes after it.
+        match drop {
+            true => steps.insert(0, change),
+            false => steps.push(change),
+        }
+    }
+    (steps, gone)
+}
+
+/// Gives a function back to whom it belonged to; a role that is gone gets nothing.
+fn grant(
+    schema: &Schema,
+    function: &Object,
+    executors: &[String],
+    may_grant: &[String],
+) -> Vec<String> {
+    let name = schema.quoted_signature(function);
+    let mut now = catalogue::executors(&schema.signature(function));
+    if !now.contains(&String::new()) {
+        // Freshly created, it is everybody's.
+        now.push(String::new());
+    }
+    let mut sql: Vec<String> = now
+        .iter()
+        .map(|role| {
+            format!(
+                "REVOKE ALL ON FUNCTION {name} FROM {} CASCADE",
+                catalogue::grantee(role)
+            )
+        })
+        .collect();
+    for role in executors.iter().filter(|role| catalogue::is_grantee(role)) {
+        let option = match may_grant.contains(role) {
+            true => " WITH GRANT OPTION",
+            false => "",
+        };
+        sql.push(format!(
+            "GRANT EXECUTE ON FUNCTION {name} TO {}{option}",
+            catalogue::grantee(role)
+        ));
+    }
+    sql
+}

@@ -1,0 +1,125 @@
+//! The locks that `attach` and `detach` need, taken so that nobody else pays for them.
+
+use std::ffi::CString;
+use std::time::{Duration, Instant};
+
+use pgrx::PgSqlErrorCode;
+
+use super::attach::Step;
+use super::catalogue::{self, Schema, execute, scalar};
+use crate::pg::error::Failure;
+use crate::pg::identity;
+use crate::pg::subtransaction;
+
+/// The guarded tables, in the order in which the application locks their rows; then those that no
+/// transaction locks together with others.
+pub const ORDER: &[&str] = &[
+    "sandbox_retained_processes",
+    "sandbox_workspace_mutation_admissions",
+    "sandbox_leases",
+    "sandbox_lease_holders",
+    "sandbox_pty_sessions",
+    "sandbox_checkpoint_artifacts",
+    "workspace_instruction_policy_revisions",
+    "workspace_instruction_policy_heads",
+    "workspace_instruction_policy_activation_events",
+];
+
+/// The longest that others queue behind one attempt.
+const LONGEST: Duration = Duration::from_millis(250);
+/// How long others have the tables to themselves after an attempt.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Waits for whoever else changes the schema through us.
+pub fn take_turns(schema: &Schema, deadline: Instant, limit: Duration) {
+    let turn = subtransaction::attempt(|| {
+        within(remaining(deadline), || catalogue::take_turns(schema));
+    });
+    if let Err(error) = turn {
+        match is_timeout(subtransaction::sqlstate(&error)) {
+            true => give_up(schema, limit),
+            false => error.rethrow(),
+        }
+    }
+}
+
+/// Locks every table that a step needs, all or none.
+///
+/// Each attempt ends well before the server looks for deadlocks and lets go of everything, so that where
+/// the application's locks cross ours it is us who yield.
+pub fn lock(schema: &Schema, steps: &[Step], deadline: Instant, limit: Duration) {
+    let needed: Vec<(&str, bool)> = ORDER
+        .iter()
+        .filter_map(|table| {
+            let mut of_table = steps
+                .iter()
+                .filter(|step| step.table == Some(*table) && !step.sql.is_empty())
+                .peekable();
+            of_table.peek()?;
+            Some((*table, of_table.any(|step| step.exclusive)))
+        })
+        .collect();
+    let patience = patience();
+    loop {
+        let attempt = subtransaction::attempt(|| {
+            let end = deadline.min(Instant::now() + patience);
+            for (table, exclusive) in &needed {
+                let mode = match exclusive {
+                    true => "ACCESS EXCLUSIVE",
+                    false => "SHARE ROW EXCLUSIVE",
+                };
+                let sql = format!("LOCK TABLE ONLY {} IN {mode} MODE", schema.qualify(table));
+                within(remaining(end), || execute(&sql));
+            }
+        });
+        match attempt {
+            Ok(()) => return,
+            Err(error) if is_timeout(subtransaction::sqlstate(&error)) => {}
+            Err(error) => error.rethrow(),
+        }
+        if Instant::now() + PAUSE >= deadline {
+            give_up(schema, limit);
+        }
+        std::thread::sleep(PAUSE);
+        pgrx::check_for_interrupts!();
+    }
+}
+
+/// How long an attempt may take: well below deadlock_timeout.
+fn patience() -> Duration {
+    let deadlock = scalar::<i64>(
+        "SELECT s.setting::bigint FROM pg_catalog.pg_settings s WHERE s.name = 'deadlock_timeout'",
+        &[],
+    );
+    let deadlock = Duration::from_millis(deadlock.unwrap_or(1000).max(1) as u64);
+    LONGEST.min(deadlock / 4).max(Duration::from_millis(1))
+}
+
+fn is_timeout(state: i32) -> bool {
+    state == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE as i32
+}
+
+fn remaining(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
+/// Runs `body` with this lock_timeout, of at least a millisecond: 0 would mean none.
+fn within(limit: Duration, body: impl FnOnce()) {
+    let milliseconds = limit.as_millis().clamp(1, i32::MAX as u128);
+    let text = CString::new(milliseconds.to_string()).unwrap_or_default();
+    identity::with_settings(&[(c"lock_timeout", text.as_c_str())], body);
+}
+
+fn give_up(schema: &Schema, limit: Duration) -> ! {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+        format!(
+            "the tables of schema {} could not be locked within {} ms",
+            schema.name,
+            limit.as_millis()
+        ),
+    )
+    .detail("Some transaction, or a vacuum, holds one of them all the time. Nothing has been changed.")
+    .hint("Look for long transactions on these tables in pg_locks, then try again, or pass a longer lock_timeout.")
+    .raise()
+}
