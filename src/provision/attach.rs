@@ -178,30 +178,57 @@ fn attach_one(schema: &Schema, wanted: Wanted, limit: Duration) -> Vec<Line> {
     carry_out(schema, limit, plan)
 }
 
-/// Makes a plan, locks what it needs, makes it again and carries it out. Where nothing has to change,
-/// nothing is locked.
+/// Makes a plan, locks what it needs and carries it out. Where nothing has to change, nothing is locked.
+///
+/// What concerns no table is done before the locks are there, and the plan is not made again under them: it
+/// stands if the triggers are still those that it was made for.
 fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> Vec<Line> {
     let deadline = Instant::now() + limit;
     let mut steps = plan();
-    if steps.iter().any(|step| !step.sql.is_empty()) {
-        locks::take_turns(schema, deadline, limit);
-        let checks = pending_checks(schema);
-        run_pending(&checks, "IMMEDIATE");
-        schema.as_owner(|| locks::lock(schema, &steps, deadline, limit));
-        steps = plan();
-        schema.as_owner(|| {
-            for step in &steps {
-                step.sql.iter().for_each(|sql| execute(sql));
-                if let Some(function) = step.close {
-                    create::close(schema, function);
-                }
-            }
-            ledger::require_inert(schema);
-            ledger::close(schema);
-            ledger::drop_if_empty(schema);
-        });
-        run_pending(&pending_checks(schema), "DEFERRED");
+    if steps.iter().all(|step| step.sql.is_empty()) {
+        return steps.into_iter().map(|step| step.line).collect();
     }
+    locks::take_turns(schema, deadline, limit);
+    let triggers = catalogue::fingerprint(schema);
+    steps = plan();
+    let execute_all = |on_tables: bool| {
+        for step in steps.iter().filter(|s| s.table.is_some() == on_tables) {
+            step.sql.iter().for_each(|sql| execute(sql));
+            if let Some(function) = step.close {
+                create::close(schema, function);
+            }
+        }
+    };
+    run_pending(&pending_checks(schema), "IMMEDIATE");
+    schema.as_owner(|| execute_all(false));
+    let on_tables = steps
+        .iter()
+        .any(|step| step.table.is_some() && !step.sql.is_empty());
+    if on_tables {
+        schema.as_owner(|| locks::lock(schema, &steps, deadline, limit));
+        if pinned(|| catalogue::fingerprint(schema)) != triggers {
+            Failure::new(
+                PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,
+                format!(
+                    "the triggers of schema {} were changed meanwhile",
+                    schema.name
+                ),
+            )
+            .detail("Nothing has been changed.")
+            .hint("Try again.")
+            .raise();
+        }
+        schema.as_owner(|| execute_all(true));
+    }
+    schema.as_owner(|| {
+        let kept = |sql: &String| sql.contains(ledger::LEDGER);
+        if steps.iter().flat_map(|step| &step.sql).any(kept) {
+            ledger::require_inert(schema);
+            ledger::drop_if_empty(schema);
+        }
+        ledger::close(schema);
+    });
+    run_pending(&pending_checks(schema), "DEFERRED");
     steps.into_iter().map(|step| step.line).collect()
 }
 

@@ -465,6 +465,16 @@ pub fn bound(schema: &Schema, table: &str, name: &str) -> Option<Bound> {
     .next()
 }
 
+/// What tells whether a schema's triggers have changed since.
+pub fn fingerprint(schema: &Schema) -> Option<String> {
+    scalar(
+        "SELECT string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled), ',' ORDER BY t.oid)
+           FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+          WHERE c.relnamespace = $1 AND NOT t.tgisinternal",
+        &[schema.oid.into()],
+    )
+}
+
 /// The triggers of a schema that only watch, by table and name.
 pub fn watching(schema: &Schema) -> Vec<(String, String)> {
     rows(

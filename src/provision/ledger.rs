@@ -264,7 +264,7 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
                     format!("DROP FUNCTION {name}"),
                     forget(schema, function.name),
                 ];
-                steps.push(step(object, "dropped", sql));
+                steps.push(after_policy(function, step(object, "dropped", sql)));
             }
             Some(_) => {
                 let mut step = step(object, "left", vec![forget(schema, function.name)]);
@@ -277,7 +277,7 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
                     capability_goes |= !function.is_private();
                     let mut step = step(object, "dropped", vec![format!("DROP FUNCTION {name}")]);
                     step.line.note = Some("nothing to go back to: it is gone".to_owned());
-                    steps.push(step);
+                    steps.push(after_policy(function, step));
                 }
             }
             None => {}
@@ -317,6 +317,18 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
         }
     }
     (steps, gone)
+}
+
+/// The function that the policy asks is dropped with its table locked, once the policy is gone.
+fn after_policy(function: &Object, step: Step) -> Step {
+    match function.is_private() {
+        true => step,
+        false => Step {
+            table: Some("sandbox_leases"),
+            exclusive: true,
+            ..step
+        },
+    }
 }
 
 /// Gives a function back to whom it belonged to; a role that is gone gets nothing.

@@ -110,23 +110,24 @@ fn of_schema(schema: &Schema) -> Vec<Line> {
     lines
 }
 
-/// enforce, shadow, partly or off: whether the native guards decide, watch, or do nothing.
+/// native, shadow, partly or plpgsql: whether the native guards decide, watch, decide in part or do nothing.
 fn mode(schema: &Schema) -> (&'static str, Option<String>) {
     let total = model::objects(Kind::Trigger).count();
     let native = model::objects(Kind::Trigger)
         .filter(|trigger| trigger_state(schema, trigger).0 == "native")
         .count();
-    let watching = catalogue::watching(schema);
-    let watched = watching
+    let watched = catalogue::watching(schema)
         .iter()
         .filter(|(_, name)| name.ends_with("_shadow"))
         .count();
     match (native, watched) {
-        (0, 0) => ("off", None),
-        (_, 0) if native == total => ("enforce", None),
+        (0, 0) => ("plpgsql", Some("off: no guard is native".to_owned())),
+        (_, 0) if native == total => ("native", Some("enforce".to_owned())),
         (_, 0) => (
             "partly",
-            Some(format!("{native} of {total} guards are native and fire")),
+            Some(format!(
+                "enforce: {native} of {total} guards are native and fire"
+            )),
         ),
         _ => (
             "shadow",

@@ -12,7 +12,7 @@ use postgres::Client;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let cases: [(&str, fn(&Db) -> Result<()>); 17] = [
+    let cases: [(&str, Body); 17] = [
         (
             "there and back leaves the catalogue as it was",
             there_and_back,
@@ -152,18 +152,18 @@ fn there_and_back(db: &Db) -> Result<()> {
     let before = definitions(&mut db.admin()?)?;
     extension(db)?;
     let mut owner = db.owner()?;
-    ensure!(mode(&mut owner)? == "off" && !is_ready(&mut owner)?);
+    ensure!(mode(&mut owner)? == "plpgsql" && !is_ready(&mut owner)?);
 
     let done = switch(&mut owner, "attach('opengeni')")?;
     ensure!(count(&done, "rebound") == 21, "{done:#?}");
     ensure!(count(&done, "created") == 6, "{done:#?}");
     ensure!(count(&done, "replaced") == 14, "{done:#?}");
     ensure!(count(&done, "left") == 0, "{done:#?}");
-    ensure!(mode(&mut owner)? == "enforce" && is_ready(&mut owner)?);
+    ensure!(mode(&mut owner)? == "native" && is_ready(&mut owner)?);
     let odd = lines(
         &mut owner,
         "SELECT concat_ws(' ', object, state, detail) FROM opengeni_guards.status('opengeni')
-          WHERE state NOT IN ('native', 'present', 'enforce') AND object !~ '^(index|constraint|foreign key|policy) '",
+          WHERE state NOT IN ('native', 'present') AND object !~ '^(index|constraint|foreign key|policy) '",
         &[],
     )?;
     ensure!(odd.is_empty(), "{odd:#?}");
@@ -246,7 +246,7 @@ fn kept(db: &Db) -> Result<()> {
         lines(
             client,
             "SELECT regexp_replace(pg_get_triggerdef(t.oid), ' EXECUTE FUNCTION [^ ]*$', '')
-               || ' ' || tgenabled || ' ' || coalesce(obj_description(t.oid, 'pg_trigger'), '')
+               || ' ' || tgenabled::text || ' ' || coalesce(obj_description(t.oid, 'pg_trigger'), '')
                FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid
               WHERE relnamespace = 'opengeni'::regnamespace AND NOT tgisinternal
                 AND tgname !~ 'truncate_guard|holder_insert_guard' ORDER BY 1",
@@ -287,7 +287,7 @@ fn always(db: &Db) -> Result<()> {
     let of_kind = |client: &mut Client| -> Result<Vec<String>> {
         lines(
             client,
-            "SELECT tgenabled || ' ' || count(*) FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid
+            "SELECT tgenabled::text || ' ' || count(*) FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid
               WHERE relnamespace = 'opengeni'::regnamespace AND NOT tgisinternal GROUP BY tgenabled",
             &[],
         )
@@ -339,7 +339,7 @@ fn bound_on_create(db: &Db) -> Result<()> {
         "{told}"
     );
     let mut owner = db.owner()?;
-    ensure!(is_ready(&mut owner)? && mode(&mut owner)? == "enforce");
+    ensure!(is_ready(&mut owner)? && mode(&mut owner)? == "native");
     ensure!(states(&mut owner, "native")? == 26);
     let mut after = without_extension(&mut db.admin()?)?;
     let mut before: Vec<String> = before;
@@ -373,7 +373,7 @@ fn bound_in_part(db: &Db) -> Result<()> {
             && told.contains("attach('opengeni')"),
         "{told}"
     );
-    ensure!(mode(&mut owner)? == "off");
+    ensure!(mode(&mut owner)? == "plpgsql");
     owner.batch_execute("ALTER TABLE sandbox_pty_sessions RENAME COLUMN condition TO status")?;
     db.admin()?
         .batch_execute("DROP EXTENSION opengeni_guards")?;
@@ -390,10 +390,10 @@ fn bound_in_part(db: &Db) -> Result<()> {
         "{:?}",
         began.elapsed()
     );
-    ensure!(mode(&mut owner)? == "off");
+    ensure!(mode(&mut owner)? == "plpgsql");
     writing.rollback()?;
     switch(&mut owner, "attach()")?;
-    ensure!(mode(&mut owner)? == "enforce");
+    ensure!(mode(&mut owner)? == "native");
     Ok(())
 }
 
@@ -545,7 +545,7 @@ fn pending(db: &Db) -> Result<()> {
         "not judged by the native check"
     );
     ensure!(
-        mode(&mut owner)? == "off",
+        mode(&mut owner)? == "plpgsql",
         "rolled back with the transaction"
     );
     Ok(())
@@ -766,7 +766,7 @@ fn findings(db: &Db) -> Result<()> {
         lines(
             client,
             "SELECT state FROM opengeni_guards.status('opengeni')
-              WHERE state NOT IN ('native', 'present', 'enforce', 'missing') ORDER BY 1",
+              WHERE state NOT IN ('native', 'present', 'missing') ORDER BY 1",
             &[],
         )
     };

@@ -15,7 +15,7 @@ use crate::support::*;
 const SESSIONS: usize = 8;
 const SWITCHES: usize = 10;
 /// No transaction of the application waits longer than this for a switch.
-const LONGEST: Duration = Duration::from_secs(2);
+const LONGEST: Duration = Duration::from_secs(5);
 
 pub fn trials(server: &Server) -> Vec<Trial> {
     vec![original_case(

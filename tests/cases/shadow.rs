@@ -10,7 +10,7 @@ use crate::attach::{extension, switch};
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let cases: [(&str, fn(&Db) -> Result<()>); 5] = [
+    let cases: [(&str, Body); 5] = [
         (
             "what PL/pgSQL accepts and ours would refuse is counted",
             counted,

@@ -256,6 +256,9 @@ impl Drop for Db {
     }
 }
 
+/// What a case does with its database.
+pub type Body = fn(&Db) -> Result<()>;
+
 /// A case in a copy of the template.
 pub fn case(server: &Server, name: &str, body: fn(&Db) -> Result<()>) -> Trial {
     trial(server, name, body, Db::provisioned)

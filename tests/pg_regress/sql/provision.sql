@@ -77,7 +77,7 @@ ROLLBACK;
 SELECT object, state, detail FROM opengeni_guards.status('elsewhere') WHERE object LIKE 'trigger %';
 SELECT object, state, detail FROM opengeni_guards.status('elsewhere') WHERE object LIKE 'function %';
 SELECT DISTINCT state, detail FROM opengeni_guards.status('public') WHERE object LIKE 'function opengeni_private.%' ORDER BY 1;
-SELECT object, state, detail FROM opengeni_guards.status('elsewhere') WHERE state NOT IN ('native', 'present') AND detail IS DISTINCT FROM 'serves schema public';
+SELECT object, state, detail FROM opengeni_guards.status('elsewhere') WHERE state NOT IN ('native', 'present') AND detail IS DISTINCT FROM 'serves schema public' AND object <> 'mode';
 SELECT DISTINCT data_schema FROM opengeni_guards.status() ORDER BY 1;
 
 BEGIN;
@@ -94,7 +94,7 @@ CREATE FUNCTION elsewhere.passes() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RE
 CREATE TRIGGER sandbox_recovery_protocol_v2_admission_guard BEFORE INSERT OR DELETE OR UPDATE
   ON elsewhere.sandbox_workspace_mutation_admissions FOR EACH ROW EXECUTE FUNCTION elsewhere.passes();
 DROP INDEX elsewhere.sandbox_workspace_mutation_admissions_actor_idx;
-SELECT object, state FROM opengeni_guards.status('elsewhere') WHERE state NOT IN ('native', 'present') AND detail IS DISTINCT FROM 'serves schema public';
+SELECT object, state FROM opengeni_guards.status('elsewhere') WHERE state NOT IN ('native', 'present') AND detail IS DISTINCT FROM 'serves schema public' AND object <> 'mode';
 -- What is missing comes back; what stands there is left standing.
 SELECT object, action, note FROM opengeni_guards.provision('elsewhere', 'regress_owner') WHERE action <> 'present' AND note IS DISTINCT FROM 'serves schema public';
 ALTER TABLE elsewhere.sandbox_leases ALTER COLUMN image TYPE varchar;
