@@ -61,33 +61,49 @@ fn within<T: PartialOrd>(
 }
 
 /// Writes rows at once where no guard or constraint refuses one of them. Else half by half, down to the rows
-/// that are refused: they stay as they are, and one WARNING tells how many.
+/// that are refused: they stay as they are.
 fn all_but_refused(
     work: &Work,
-    what: &str,
     rows: Datum,
     write: impl Fn(Argument<'_>) -> u64,
     written: impl Fn(Argument<'_>),
-) {
+) -> Left {
     let rows = Uuids::of(rows);
     let mut left = Left {
-        count: 0,
-        first: None,
+        total: rows.len(),
+        ..Left::default()
     };
     halve(work, rows, &write, &written, &mut left);
-    if let Some(refused) = left.first {
-        warn(
-            format!("{} of {} {what} left as they are", left.count, rows.len()),
-            format!("The first refusal: {}", refused.message.to_string_lossy()),
-            "The others are done. These are tried again by the next call.",
-        );
-    }
+    left
 }
 
 /// The rows that a sweep could not write.
+#[derive(Clone, Copy, Default)]
 struct Left {
     count: usize,
+    total: usize,
     first: Option<Refused>,
+}
+
+impl Left {
+    fn and(self, other: Left) -> Left {
+        Left {
+            count: self.count + other.count,
+            total: self.total + other.total,
+            first: self.first.or(other.first),
+        }
+    }
+
+    /// Tells how many rows were left, by one WARNING, and why the first.
+    fn tell(self, what: &str) {
+        if let Some(refused) = self.first {
+            warn(
+                format!("{} of {} {what} left as they are", self.count, self.total),
+                format!("The first refusal: {}", refused.message.to_string_lossy()),
+                "The others are done. These are tried again by the next call.",
+            );
+        }
+    }
 }
 
 fn halve(

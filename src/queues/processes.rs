@@ -1,11 +1,11 @@
 //! Retained processes whose owner has ended: claimed for reconciliation, counted.
 
-use super::{ATTEMPTS, PROCESSES, TURNS, all_but_refused, required, statement, within};
+use super::{ATTEMPTS, Left, PROCESSES, TURNS, all_but_refused, required, statement, within};
 use crate::pg::rows::Rows;
 use crate::pg::session;
 use crate::pg::statement::{Argument, DataSchema, Scope, Sight, Work};
 
-statement!(DUE, "processes_due", [Integer]);
+statement!(DUE, "processes_due", [Integer, UuidArray]);
 statement!(CLAIM, "processes_claim", [UuidArray, Uuid, Bigint]);
 statement!(CLAIMED, "processes_claimed", [UuidArray, Uuid]);
 statement!(BY_OWNER, "processes_by_owner", []);
@@ -52,16 +52,25 @@ pub fn claim(
     Work::on(schema, &QUEUE, |work| {
         // What the caller has pending is its own to answer for; then each row is judged as it is written.
         work.run(&CHECK_IDENTITY, &[]);
-        if let Some([Some(due)]) = work.row(&DUE, &[Argument::Integer(limit)]) {
-            let claim = Argument::Uuid(claim);
-            all_but_refused(
+        let claim = Argument::Uuid(claim);
+        let (mut wanted, mut seen, mut left) = (limit, Argument::Null, Left::default());
+        // In place of those that are refused, others are claimed: else they could stand at the head of the
+        // queue for ever.
+        while let Some([Some(due), Some(all)]) = work.row(&DUE, &[Argument::Integer(wanted), seen])
+        {
+            let round = all_but_refused(
                 work,
-                "due retained processes",
                 due,
                 |which| work.run(&CLAIM, &[which, claim, Argument::Bigint(ttl)]),
                 |which| work.answer(&CLAIMED, &[which, claim], rows),
             );
+            left = left.and(round);
+            (wanted, seen) = (round.count as i32, Argument::Value(all));
+            if wanted == 0 {
+                break;
+            }
         }
+        left.tell("due retained processes");
         work.run(&DEFER_IDENTITY, &[]);
     });
 }

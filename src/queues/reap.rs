@@ -48,7 +48,7 @@ pub fn reap(
             work.run(&LOCK, &[all]);
             work.run(&STALE_HOLDERS, &[viewer_ttl, turn_ttl, all]);
             let recount = |which: Argument<'_>| work.run(&RECOUNT, &[which, grace]);
-            all_but_refused(work, "leases", due, recount, |_| {});
+            all_but_refused(work, due, recount, |_| {}).tell("leases");
             if let Some([Some(unborn), guarded]) = work.row(&UNBORN, &[all]) {
                 // A reset whose lease refers to the wrong checkpoint is refused here, not at COMMIT with
                 // everything else. What the caller has pending is its own to answer for.
@@ -57,13 +57,13 @@ pub fn reap(
                     work.run(&CHECK_REFERENCES, &[]);
                 }
                 let reset = |which: Argument<'_>| work.run(&RESET, &[which]);
-                all_but_refused(work, "expired warming leases", unborn, reset, |_| {});
+                all_but_refused(work, unborn, reset, |_| {}).tell("expired warming leases");
                 if guarded {
                     work.run(&DEFER_REFERENCES, &[]);
                 }
             }
             let abandon = |which: Argument<'_>| work.run(&ABANDON, &[which]);
-            all_but_refused(work, "leases", due, abandon, |_| {});
+            all_but_refused(work, due, abandon, |_| {}).tell("leases");
         }
         work.answer(&DRAINED, &[], rows);
     });

@@ -2,8 +2,8 @@
 
 mod acting;
 mod attach;
-mod contract;
 mod commands;
+mod contract;
 mod dump;
 mod evidence;
 mod fleet;

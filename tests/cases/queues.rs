@@ -405,6 +405,16 @@ fn blocked_process(db: &Db) -> Result<()> {
     let (mut app, notices) = fleet::listening(&db.server, APP, &db.name)?;
     let sql = "SELECT process_id FROM opengeni_private.claim_terminal_retained_processes($1, 100, 3600000)";
     let message = |total| format!("1 of {total} due retained processes left as they are");
+    // At the head of the queue it keeps nobody else from being claimed, whatever the limit.
+    db.plant(
+        "UPDATE sandbox_retained_processes SET reconcile_after = now() - interval '1 year' WHERE id = $1",
+        &[&unheld],
+    )?;
+    let mut transaction = app.transaction()?;
+    let one = claim(&mut transaction, &sql.replace("100", "1"))?;
+    transaction.rollback()?;
+    ensure!(one == due[..1], "{one:?}");
+    warned(&notices, &message(2), "retained process does not match")?;
     let claimed = claim(&mut app, sql)?;
     ensure!(claimed == due, "{claimed:?} of {due:?}");
     warned(
