@@ -19,7 +19,7 @@ const TURNS: usize = 40;
 const ARTIFACTS: usize = 60;
 const REFERENCES: usize = 20;
 /// Transactions, and calls in each.
-const STEPS: usize = 16;
+const STEPS: usize = 12;
 const CALLS: usize = 4;
 
 pub fn all() -> Vec<Test> {
@@ -364,6 +364,14 @@ fn fleet(random: &mut Random, troubled: bool) -> String {
             "CALL fleet.process('{name}{n}', 'l{lease}', {owner}, '{{{fields}}}')"
         ));
     }
+    for n in 0..if troubled { 3 } else { 0 } {
+        // Reset, it would lose what its archive is called.
+        sql.push(format!(
+            "CALL fleet.lease('b{n}', '{{\"liveness\": \"warming\", \"instance_id\": null, \"expires_at\": \"@-{n} hours\",
+               \"resume_state\": {{\"sessionState\": {{\"workspaceArchiveRef\": {n}}}}}}}', {n});
+             CALL fleet.process('b{n}', 'b{n}', NULL, '{{\"supervised\": true}}')"
+        ));
+    }
     sql.push("CALL fleet.count()".to_string());
     sql.push(
         "UPDATE public.sandbox_leases SET refcount = refcount + 1, turn_holders = length(md5(image || 'x')) % 3
@@ -429,7 +437,7 @@ impl Tally {
             "request_due_sandbox_rotations",
         ] {
             let full = self.answers.get(name).map_or(0, |times| times.1);
-            ensure!(full > 1, "{name} came to something {full} times");
+            ensure!(full > 0, "{name} came to something {full} times");
         }
         let wanted: &[&str] = if troubled {
             &["D3", "D4", "D16"]

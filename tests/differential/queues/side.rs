@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use opengeni_guards_harness::server::{SUPERUSER, Server};
 use postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
@@ -52,39 +52,27 @@ pub struct Fleets {
 
 impl Fleets {
     pub fn build(server: &Server, oracle: &Path) -> Result<Self> {
-        let mut pairs = Vec::new();
-        for (original, native, owner) in [
-            ("queues_original", "queues_native", None),
-            ("queues_bound_original", "queues_bound_native", Some(OWNER)),
-        ] {
-            build_original(server, oracle, original, owner)?;
-            let mut client = server.connect(SUPERUSER, original)?;
-            client.batch_execute(&fixture()?)?;
-            client.batch_execute(include_str!("fleet.sql"))?;
-            drop(client);
-            let mut postgres = server.connect(SUPERUSER, "postgres")?;
-            postgres.batch_execute(&format!("DROP DATABASE IF EXISTS {native}"))?;
-            postgres.batch_execute(&format!(
-                "CREATE DATABASE {native} TEMPLATE {original} OWNER {}",
-                owner.unwrap_or(SUPERUSER)
-            ))?;
-            let mut client = server.connect(SUPERUSER, native)?;
-            client.batch_execute("CREATE EXTENSION opengeni_guards")?;
-            rebind(&mut client)?;
-            client.batch_execute(FREE)?;
-            client.batch_execute(&format!(
-                "SELECT opengeni_guards.provision('public');
-                 SELECT opengeni_guards.grant_usage('{APP}', 'public')"
-            ))?;
-            if first_value(&mut client, TAKEN)? != "13" {
-                bail!("{native} calls originals");
-            }
-            pairs.push([Side::open(server, native)?, Side::open(server, original)?]);
-        }
-        let [[native, original], [bound_native, bound_original]] =
-            <[[Side; 2]; 2]>::try_from(pairs)
-                .ok()
-                .context("two pairs")?;
+        // What the two builds would both create.
+        let mut postgres = server.connect(SUPERUSER, "postgres")?;
+        postgres.batch_execute(&format!(
+            "DO $$ BEGIN
+               IF to_regrole('{APP}') IS NULL THEN
+                 CREATE ROLE {APP} LOGIN NOSUPERUSER NOBYPASSRLS;
+               END IF;
+             END $$"
+        ))?;
+        let ([native, original], [bound_native, bound_original]) =
+            thread::scope(|scope| -> Result<_> {
+                let bound = scope.spawn(|| {
+                    let names = ["queues_bound_native", "queues_bound_original"];
+                    pair(server, oracle, names, Some(OWNER))
+                });
+                let plain = pair(server, oracle, ["queues_native", "queues_original"], None);
+                match bound.join() {
+                    Ok(bound) => Ok((plain?, bound?)),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            })?;
         Ok(Self {
             server: server.clone(),
             native,
@@ -118,6 +106,39 @@ impl Fleets {
     pub fn both<T: Send>(&mut self, work: impl Fn(&mut Side) -> T + Sync) -> (T, T) {
         at_once(&mut self.native, &mut self.original, work)
     }
+}
+
+/// Builds the originals' database, and from it the one in which the extension takes their places.
+fn pair(
+    server: &Server,
+    oracle: &Path,
+    [native, original]: [&'static str; 2],
+    owner: Option<&str>,
+) -> Result<[Side; 2]> {
+    build_original(server, oracle, original, owner)?;
+    let mut client = server.connect(SUPERUSER, original)?;
+    client.batch_execute(&fixture()?)?;
+    client.batch_execute(include_str!("fleet.sql"))?;
+    drop(client);
+    let mut postgres = server.connect(SUPERUSER, "postgres")?;
+    postgres.batch_execute(&format!("DROP DATABASE IF EXISTS {native}"))?;
+    postgres.batch_execute(&format!(
+        "CREATE DATABASE {native} TEMPLATE {original} OWNER {}",
+        owner.unwrap_or(SUPERUSER)
+    ))?;
+    let mut client = server.connect(SUPERUSER, native)?;
+    client.batch_execute("CREATE EXTENSION opengeni_guards")?;
+    rebind(&mut client)?;
+    client.batch_execute(FREE)?;
+    client.batch_execute(&format!(
+        "SELECT opengeni_guards.provision('public');
+         SELECT opengeni_guards.grant_usage('{APP}', 'public')"
+    ))?;
+    ensure!(
+        first_value(&mut client, TAKEN)? == "13",
+        "{native} calls originals"
+    );
+    Ok([Side::open(server, native)?, Side::open(server, original)?])
 }
 
 pub fn at_once<T: Send>(
