@@ -104,7 +104,7 @@ SELECT object, state, detail FROM opengeni_guards.status('elsewhere') WHERE obje
 ROLLBACK;
 
 -- Rules ------------------------------------------------------------------------------------------
-SELECT count(*) >= 26, count(DISTINCT rule) = count(*), count(hint) = count(*), bool_and(sqlstate IN ('55000', '23514'))
+SELECT count(*) >= 26, count(DISTINCT rule) = count(*), count(hint) = count(*), bool_and(sqlstate IN ('55000', '23514', '22023', 'P0002', '55P03'))
 FROM opengeni_guards.rules();
 SELECT rule, sqlstate, message FROM opengeni_guards.rules()
 WHERE guard IN ('enforce_sandbox_recovery_protocol_v2', 'supervised_command_guard');
