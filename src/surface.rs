@@ -273,6 +273,16 @@ mod opengeni_guards {
         queues::leases::capability_active(data_schema)
     }
 
+    /// The same for a schema's OID, which does not have to be looked up for every row of a scan.
+    #[pg_extern(
+        stable,
+        parallel_restricted,
+        name = "modal_inventory_read_capability_active"
+    )]
+    fn modal_inventory_read_capability_active_by_oid(data_schema: Option<pg_sys::Oid>) -> bool {
+        queues::leases::capability_active_in(data_schema)
+    }
+
     /// Creates what is missing of the data model in a schema and binds the guards.
     #[pg_extern(volatile, parallel_unsafe)]
     fn provision(

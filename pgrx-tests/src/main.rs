@@ -5,6 +5,7 @@ mod bench;
 mod capture_bench;
 mod cluster;
 mod extension;
+mod fleet;
 mod outcome;
 mod progress;
 mod setup;
@@ -70,6 +71,14 @@ enum Action {
         #[command(flatten)]
         options: bench::Options,
     },
+    /// Measure the fleet queues
+    Fleet {
+        /// Use this PostgreSQL major
+        #[arg(long, value_name = "MAJOR", value_parser = major())]
+        pg: Option<u32>,
+        #[command(flatten)]
+        options: fleet::Options,
+    },
     /// Only install what the other commands need
     Setup {
         /// Fetch the other PostgreSQL majors as well
@@ -128,6 +137,14 @@ fn run(action: Action) -> Result<bool> {
             } else {
                 bench::run(&cluster.server, &options)?;
             }
+            Ok(true)
+        }
+        Action::Fleet { pg, options } => {
+            let setup = ready(&one(pg))?;
+            let trees = first(&setup)?;
+            extension::install(&setup, &trees.release)?;
+            let cluster = Cluster::start(&setup, &trees.release, "fleet")?;
+            fleet::run(&cluster.server, &options)?;
             Ok(true)
         }
         Action::Setup { all } => {

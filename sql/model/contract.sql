@@ -116,10 +116,10 @@ END;
 
 -- @contract modal_inventory_read_capability_active()
 -- Asked by the policy below for every row that its reader's workspace does not show, so without a SET clause or SECURITY
--- DEFINER: the planner inlines it.
+-- DEFINER: the planner inlines it. By the schema's OID, as its name would have to be found for each of the rows.
 CREATE FUNCTION modal_inventory_read_capability_active() RETURNS boolean
   LANGUAGE sql STABLE PARALLEL RESTRICTED
-  RETURN opengeni_guards.modal_inventory_read_capability_active({data_schema});
+  RETURN opengeni_guards.modal_inventory_read_capability_active({data_schema_oid});
 
 -- @policy sandbox_leases.modal_inventory_owner_read
 CREATE POLICY modal_inventory_owner_read ON sandbox_leases FOR SELECT

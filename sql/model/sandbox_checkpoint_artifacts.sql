@@ -138,6 +138,22 @@ CREATE INDEX sandbox_checkpoint_artifacts_gc_idx ON sandbox_checkpoint_artifacts
 CREATE INDEX sandbox_checkpoint_artifacts_deleted_idx ON sandbox_checkpoint_artifacts (deleted_at, id)
   WHERE state = 'deleted';
 
+-- @index sandbox_checkpoint_artifacts_kept_idx
+-- What a claim compares with the leases' references, both in the order of the ids: it looks at every artifact that a lease
+-- may refer to, and their rows are wide.
+CREATE INDEX sandbox_checkpoint_artifacts_kept_idx ON sandbox_checkpoint_artifacts (id) INCLUDE (created_at, delete_after)
+  WHERE state IN ('candidate', 'current', 'previous');
+
+-- @index sandbox_checkpoint_artifacts_due_idx
+-- What a claim takes, in the order in which it takes them. The index above has no such order.
+CREATE INDEX sandbox_checkpoint_artifacts_due_idx ON sandbox_checkpoint_artifacts ((coalesce(delete_after, created_at)), id)
+  WHERE state IN ('delete_pending', 'delete_failed');
+
+-- @index sandbox_checkpoint_artifacts_claimed_idx
+-- Claims that nobody settled, without reading every artifact; small, as claims are.
+CREATE INDEX sandbox_checkpoint_artifacts_claimed_idx ON sandbox_checkpoint_artifacts (delete_claimed_at, id)
+  WHERE state = 'deleting';
+
 -- @index sandbox_checkpoint_artifacts_source_idx
 CREATE INDEX sandbox_checkpoint_artifacts_source_idx
   ON sandbox_checkpoint_artifacts (workspace_id, sandbox_group_id, source_lease_id);

@@ -108,6 +108,12 @@ CREATE INDEX sandbox_leases_expired_draining_inventory_idx ON sandbox_leases (ex
 CREATE INDEX sandbox_leases_provider_deadline_idx ON sandbox_leases (provider_deadline_at, id)
   WHERE backend = 'modal' AND liveness IN ('warming', 'warm') AND rotation_requested_at IS NULL;
 
+-- @index sandbox_leases_rotation_idx
+-- The backlog is counted from the rotations that were requested, not from every live lease. None of its columns changes
+-- without the index before it changing as well.
+CREATE INDEX sandbox_leases_rotation_idx ON sandbox_leases (id) INCLUDE (provider_deadline_at)
+  WHERE backend = 'modal' AND liveness IN ('warming', 'warm', 'draining') AND rotation_requested_at IS NOT NULL;
+
 -- @index sandbox_leases_reap_idx
 -- The sweep reads the leases that may have to change, never the cold fleet; in the order of the holders' index.
 CREATE INDEX sandbox_leases_reap_idx ON sandbox_leases (id) INCLUDE (liveness, refcount, turn_holders, viewer_holders)

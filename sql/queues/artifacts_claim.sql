@@ -1,20 +1,43 @@
--- Whatever its state says, an artifact that a lease refers to is not for deletion.
+-- Whatever its state says, an artifact that a lease refers to is not for deletion. Those that leases may refer to are
+-- compared with the leases' references index by index; of those that are due already, no more are looked at than are
+-- claimed. What somebody else has changed meanwhile is judged again once it is locked.
 WITH due AS MATERIALIZED (
-  SELECT a.id, coalesce(a.delete_after, a.created_at) AS due_at
-  FROM {schema}.sandbox_checkpoint_artifacts a
-  WHERE (
-      a.state IN ('candidate', 'current', 'previous') AND a.created_at < now() - interval '15 minutes'
-      OR a.state IN ('delete_pending', 'delete_failed') AND coalesce(a.delete_after, a.created_at) <= now()
+  SELECT a.id, ripe.due_at
+  FROM (
+    (
+      SELECT k.id, coalesce(k.delete_after, k.created_at) AS due_at
+      FROM {schema}.sandbox_checkpoint_artifacts k
+      WHERE k.state IN ('candidate', 'current', 'previous') AND k.created_at < now() - interval '15 minutes'
+        AND NOT EXISTS (
+          SELECT FROM {schema}.sandbox_leases l
+          WHERE l.current_checkpoint_artifact_id = k.id AND l.current_checkpoint_artifact_id IS NOT NULL
+        )
+        AND NOT EXISTS (
+          SELECT FROM {schema}.sandbox_leases l
+          WHERE l.previous_checkpoint_artifact_id = k.id AND l.previous_checkpoint_artifact_id IS NOT NULL
+        )
+      ORDER BY due_at, k.id
     )
-    AND NOT EXISTS (
-      SELECT FROM {schema}.sandbox_leases l
-      WHERE l.current_checkpoint_artifact_id = a.id AND l.current_checkpoint_artifact_id IS NOT NULL
+    UNION ALL
+    (
+      SELECT k.id, coalesce(k.delete_after, k.created_at) AS due_at
+      FROM {schema}.sandbox_checkpoint_artifacts k
+      WHERE k.state IN ('delete_pending', 'delete_failed') AND coalesce(k.delete_after, k.created_at) <= now()
+        AND NOT EXISTS (
+          SELECT FROM {schema}.sandbox_leases l
+          WHERE l.current_checkpoint_artifact_id = k.id AND l.current_checkpoint_artifact_id IS NOT NULL
+        )
+        AND NOT EXISTS (
+          SELECT FROM {schema}.sandbox_leases l
+          WHERE l.previous_checkpoint_artifact_id = k.id AND l.previous_checkpoint_artifact_id IS NOT NULL
+        )
+      ORDER BY due_at, k.id
     )
-    AND NOT EXISTS (
-      SELECT FROM {schema}.sandbox_leases l
-      WHERE l.previous_checkpoint_artifact_id = a.id AND l.previous_checkpoint_artifact_id IS NOT NULL
-    )
-  ORDER BY coalesce(a.delete_after, a.created_at), a.id
+  ) ripe
+  JOIN {schema}.sandbox_checkpoint_artifacts a ON a.id = ripe.id
+  WHERE a.state IN ('candidate', 'current', 'previous') AND a.created_at < now() - interval '15 minutes'
+    OR a.state IN ('delete_pending', 'delete_failed') AND coalesce(a.delete_after, a.created_at) <= now()
+  ORDER BY ripe.due_at, ripe.id
   LIMIT $2
   FOR UPDATE OF a SKIP LOCKED
 ), claimed AS (

@@ -14,6 +14,11 @@ CROSS JOIN LATERAL (
 WHERE l.backend = 'modal'
   AND l.liveness IN ('warming', 'warm', 'draining')
   AND l.instance_id IS NOT NULL
+  -- Said of the lease as well, so that only those with such a slot are sorted.
+  AND (
+    l.current_checkpoint_artifact_id IS NULL AND l.resume_state -> 'sessionState' ->> 'workspaceArchive' <> ''
+    OR l.previous_checkpoint_artifact_id IS NULL AND l.resume_state -> 'sessionState' ->> 'workspaceArchivePrev' <> ''
+  )
   AND kept.artifact_id IS NULL
   AND kept.archive <> ''
   AND kept.descriptor ->> 'version' = '2'

@@ -67,11 +67,12 @@ pub struct DataSchema {
 
 #[allow(clashing_extern_declarations)]
 unsafe extern "C-unwind" {
-    #[link_name = "SPI_prepare"]
+    #[link_name = "SPI_prepare_cursor"]
     fn raw_prepare(
         src: *const c_char,
         nargs: c_int,
         argtypes: *mut pg_sys::Oid,
+        options: c_int,
     ) -> pg_sys::SPIPlanPtr;
     #[link_name = "SPI_keepplan"]
     fn raw_keep(plan: pg_sys::SPIPlanPtr) -> c_int;
@@ -126,8 +127,13 @@ impl DataSchema {
 
     /// The OID of a table in it, if there is one.
     pub fn table(&self, name: &CStr) -> Option<pg_sys::Oid> {
+        Self::table_in(self.oid, name)
+    }
+
+    /// The OID of a table in the schema with this OID, if there are both.
+    pub fn table_in(schema: pg_sys::Oid, name: &CStr) -> Option<pg_sys::Oid> {
         // SAFETY: a catalogue look-up by name and namespace.
-        let oid = unsafe { pg_sys::get_relname_relid(name.as_ptr(), self.oid) };
+        let oid = unsafe { pg_sys::get_relname_relid(name.as_ptr(), schema) };
         (oid != pg_sys::InvalidOid).then_some(oid)
     }
 
@@ -247,6 +253,8 @@ impl Work {
                 c"enable_seqscan",
                 if scope.by_index { c"off" } else { c"on" },
             ),
+            // Compiling costs more than these statements save, and seconds where the fleet is large.
+            (c"jit", c"off"),
         ];
         identity::with_settings(&settings, || {
             if work.lifted {
@@ -365,6 +373,8 @@ impl Work {
                 render(statement.sql, self.schema.quoted),
                 statement.parameters.len() as c_int,
                 types.as_mut_ptr(),
+                // No argument makes another plan better, and planning costs more than most calls.
+                pg_sys::CURSOR_OPT_GENERIC_PLAN as c_int,
             );
             if plan.is_null() {
                 internal(pg_sys::SPI_result);

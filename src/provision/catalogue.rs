@@ -95,6 +95,10 @@ impl Schema {
                 literal(&quote(&self.name))
             ),
         )
+        .replace(
+            "{data_schema_oid}",
+            &format!("{}::pg_catalog.regnamespace", literal(&quote(&self.name))),
+        )
         .replace("{owner}", &literal(&role_name(self.owner)))
     }
 

@@ -18,11 +18,15 @@ statement!(INVENTORY, "artifacts_inventory", []);
 const ALONE: Scope = Scope {
     tables: &[ARTIFACTS],
     sight: Sight::Fleet,
-    by_index: false,
+    by_index: true,
 };
 /// Where the leases decide what may go.
 const REFERRED: Scope = Scope {
     tables: &[ARTIFACTS, LEASES],
+    ..ALONE
+};
+const COUNT: Scope = Scope {
+    by_index: false,
     ..ALONE
 };
 
@@ -128,5 +132,5 @@ pub fn prune(schema: Option<&str>, retention: Option<i64>, limit: Option<i32>) -
 /// Counts the artifacts by state.
 pub fn inventory(schema: Option<&str>, rows: &Rows) {
     let schema = DataSchema::find(schema);
-    Work::on(schema, &ALONE, |work| work.answer(&INVENTORY, &[], rows));
+    Work::on(schema, &COUNT, |work| work.answer(&INVENTORY, &[], rows));
 }

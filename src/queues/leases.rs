@@ -1,5 +1,7 @@
 //! Leases as the worker counts and lists them.
 
+use pgrx::pg_sys;
+
 use super::{LEASES, statement, within};
 use crate::pg::capability;
 use crate::pg::rows::Rows;
@@ -58,5 +60,13 @@ pub fn capability_active(schema: Option<&str>) -> bool {
     capability::any_is_open()
         && DataSchema::find(schema)
             .table(LEASES)
+            .is_some_and(capability::is_open)
+}
+
+/// [`capability_active`] for a schema's OID.
+pub fn capability_active_in(schema: Option<pg_sys::Oid>) -> bool {
+    capability::any_is_open()
+        && schema
+            .and_then(|schema| DataSchema::table_in(schema, LEASES))
             .is_some_and(capability::is_open)
 }
