@@ -1,9 +1,12 @@
 //! What the fleet queues cost: each contract function on the PL/pgSQL originals and on ours, over the same
-//! fleets, called by an application role; interleaved, every call rolled back.
+//! fleets, called by an application role; interleaved, every call rolled back. Linux only: it reads what a
+//! backend has spent.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use opengeni_guards_harness::server::{SUPERUSER, Server};
@@ -170,6 +173,8 @@ struct Side {
     database: &'static str,
     owner: Client,
     caller: Client,
+    /// The caller's backend.
+    pid: i32,
 }
 
 /// What a call took.
@@ -215,7 +220,7 @@ pub fn run(server: &Server, options: &Options) -> Result<()> {
     };
     let mut sides: Vec<Side> = [Some(native), original].into_iter().flatten().collect();
     println!(
-        "PostgreSQL {}, medians of {} interleaved rounds in ms, checks at COMMIT included; written: heap tuples updated or deleted.\n",
+        "PostgreSQL {}, medians of {} interleaved rounds in ms of CPU time, checks at COMMIT included; written: heap tuples updated or deleted.\n",
         server.major, options.rounds
     );
     println!(
@@ -309,10 +314,13 @@ impl Side {
     fn open(server: &Server, database: &'static str) -> Result<Side> {
         let mut owner = server.connect(SUPERUSER, database)?;
         owner.batch_execute("SET client_min_messages = warning")?;
+        let mut caller = server.connect(ROLE, database)?;
+        let pid = caller.query_one("SELECT pg_backend_pid()", &[])?.get(0);
         Ok(Side {
             database,
             owner,
-            caller: server.connect(ROLE, database)?,
+            caller,
+            pid,
         })
     }
 
@@ -342,12 +350,12 @@ impl Side {
         let mut transaction = self.caller.transaction()?;
         transaction.batch_execute(&format!("SET LOCAL statement_timeout = '{limit}s'"))?;
         let before = written(&mut transaction)?;
-        let start = Instant::now();
+        let start = cpu_time(self.pid)?;
         let mut answer = transaction.query(&statement, &[]).map(drop);
         if call.writes && answer.is_ok() {
             answer = transaction.batch_execute("SET CONSTRAINTS ALL IMMEDIATE");
         }
-        let time = start.elapsed();
+        let time = cpu_time(self.pid)?.saturating_sub(start);
         let (time, tuples) = match answer {
             Ok(()) => (Some(time), written(&mut transaction)? - before),
             Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => (None, 0),
@@ -363,6 +371,17 @@ impl Side {
         }
         Ok((time, tuples))
     }
+}
+
+/// What a backend has spent on a CPU so far: unlike the clock, it does not depend on who else is busy.
+fn cpu_time(pid: i32) -> Result<Duration> {
+    // Asleep again: the kernel has accounted for all of it.
+    while !fs::read_to_string(format!("/proc/{pid}/stat"))?.contains(") S ") {
+        thread::sleep(Duration::from_micros(50));
+    }
+    let times = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+    let spent = times.split_whitespace().next().context("no schedstat")?;
+    Ok(Duration::from_nanos(spent.parse()?))
 }
 
 /// The heap tuples that this backend has updated or deleted and not reported yet.
