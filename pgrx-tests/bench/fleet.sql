@@ -1,4 +1,4 @@
--- A fleet of :leases leases in one of the states `cold`, `live` and `mixed` (:state). Loaded as a replica would, so that
+-- A fleet of :leases leases in one of the states `cold` (without artifacts), `live` and `mixed` (:state). Loaded as a replica would, so that
 -- guards and foreign keys do not look at it. The ids are spread as random ones are.
 SET session_replication_role = replica;
 
@@ -44,7 +44,7 @@ INSERT INTO sandbox_leases
     CASE stage WHEN 'live' THEN now() - interval '1 hour' + n % 1000 * interval '90 seconds' END,
     CASE WHEN stage = 'live' AND n % 100 = 6 AND ':state' = 'mixed' THEN now() END,
     CASE WHEN stage = 'live' AND n % 100 = 6 AND ':state' = 'mixed' THEN 'provider_deadline' END,
-    CASE WHEN NOT legacy THEN pg_temp.id('artifact', n) END
+    CASE WHEN NOT legacy AND ':state' <> 'cold' THEN pg_temp.id('artifact', n) END
   FROM fleet;
 INSERT INTO sandbox_lease_holders (id, account_id, workspace_id, lease_id, kind, holder_id, subject_id, last_heartbeat_at)
   SELECT pg_temp.id('holder', n), account, workspace, lease, 'turn', 'h-' || n, session, now() + interval '1 day'
@@ -112,7 +112,7 @@ INSERT INTO sandbox_checkpoint_artifacts
     now() - interval '30 days' - f.n * interval '1 second'
   FROM fleet f
   CROSS JOIN LATERAL unnest(ARRAY[
-    CASE WHEN NOT f.legacy THEN 'current' END,
+    CASE WHEN NOT f.legacy AND ':state' <> 'cold' THEN 'current' END,
     CASE WHEN ':state' = 'mixed' AND f.n <= greatest(200, :leases / 100) THEN 'delete_pending' END,
     CASE WHEN ':state' = 'mixed' AND f.n <= 20 THEN 'candidate' END,
     CASE WHEN ':state' = 'mixed' AND f.n = 1 THEN 'deleting' END,

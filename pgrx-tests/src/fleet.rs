@@ -31,9 +31,9 @@ pub struct Options {
     /// Directory of the oracle's build.sh [default: ../shared/oracle, where it is there]
     #[arg(long, value_name = "DIR")]
     oracle: Option<PathBuf>,
-    /// Only calls whose name contains this
-    #[arg(long, value_name = "TEXT")]
-    only: Option<String>,
+    /// Only calls whose name contains one of these
+    #[arg(long, value_delimiter = ',', value_name = "TEXT")]
+    only: Vec<String>,
 }
 
 /// Who calls.
@@ -241,8 +241,8 @@ fn measure(sides: &mut [Side], leases: usize, options: &Options) -> Result<()> {
     let mut loaded = "";
     for fleet in FLEETS {
         let wanted = |call: &&Call| {
-            let only = options.only.as_deref();
-            only.is_none_or(|only| call.name.contains(only))
+            let only = &options.only;
+            only.is_empty() || only.iter().any(|part| call.name.contains(part))
         };
         let calls: Vec<&Call> = fleet.calls.iter().filter(wanted).collect();
         if calls.is_empty() {

@@ -117,7 +117,8 @@ CREATE INDEX sandbox_leases_rotation_idx ON sandbox_leases (id) INCLUDE (provide
 -- @index sandbox_leases_reap_idx
 -- The sweep reads the leases that may have to change, never the cold fleet; in the order of the holders' index. The price:
 -- an update of the counters alone is no longer heap-only. One that moves expires_at never was.
-CREATE INDEX sandbox_leases_reap_idx ON sandbox_leases (id) INCLUDE (liveness, refcount, turn_holders, viewer_holders)
+CREATE INDEX sandbox_leases_reap_idx ON sandbox_leases (id)
+  INCLUDE (liveness, refcount, turn_holders, viewer_holders, expires_at)
   WHERE liveness <> 'cold' OR refcount <> 0 OR turn_holders <> 0 OR viewer_holders <> 0;
 
 -- @index sandbox_leases_current_checkpoint_idx

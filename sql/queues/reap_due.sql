@@ -8,7 +8,7 @@ WITH held AS (
   FROM {schema}.sandbox_lease_holders h
   GROUP BY h.lease_id
 ), live AS (
-  SELECT l.id, l.liveness, l.refcount, l.turn_holders, l.viewer_holders
+  SELECT l.id, l.liveness, l.refcount, l.turn_holders, l.viewer_holders, l.expires_at
   FROM {schema}.sandbox_leases l
   WHERE l.liveness <> 'cold' OR l.refcount <> 0 OR l.turn_holders <> 0 OR l.viewer_holders <> 0
 ), due (id) AS (
@@ -18,6 +18,7 @@ WITH held AS (
     OR coalesce(live.turn_holders, 0) <> coalesce(held.turns, 0)
     OR coalesce(live.viewer_holders, 0) <> coalesce(held.viewers, 0)
     OR live.liveness = 'warm' AND held.total IS NULL
+    OR live.liveness = 'warming' AND live.expires_at < now()
   UNION
   SELECT h.lease_id
   FROM {schema}.sandbox_lease_holders h
@@ -29,9 +30,5 @@ WITH held AS (
   WHERE h.kind = 'turn'
     AND $2 > 0
     AND h.last_heartbeat_at < now() - make_interval(secs => greatest($2, 0) / 1000.0)
-  UNION
-  SELECT l.id
-  FROM {schema}.sandbox_leases l
-  WHERE l.liveness = 'warming' AND l.expires_at < now()
 )
 SELECT array_agg(due.id ORDER BY due.id) FROM due
