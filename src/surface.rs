@@ -1,4 +1,7 @@
 //! Everything that SQL sees, in one place. Each function only hands over to the module that does it.
+//!
+//! pgspot says PS010 (unsafe schema creation) of the CREATE SCHEMA IF NOT EXISTS that `pg_schema` becomes: from
+//! PostgreSQL 15 on an extension's script refuses a schema that is there and not its own.
 
 #[pgrx::pg_schema]
 mod opengeni_guards {

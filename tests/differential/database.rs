@@ -315,7 +315,9 @@ impl Pair {
             build_original(server, oracle, name, None)?;
         }
         let mut native = server.connect(SUPERUSER, NATIVE)?;
-        native.batch_execute("CREATE EXTENSION opengeni_guards")?;
+        native.batch_execute(
+            "SET opengeni_guards.bind_on_create = off; CREATE EXTENSION opengeni_guards",
+        )?;
         rebind(&mut native)?;
         let mut pair = Self {
             native: Database::open(server, NATIVE)?,

@@ -127,7 +127,9 @@ fn pair(
         owner.unwrap_or(SUPERUSER)
     ))?;
     let mut client = server.connect(SUPERUSER, native)?;
-    client.batch_execute("CREATE EXTENSION opengeni_guards")?;
+    client.batch_execute(
+        "SET opengeni_guards.bind_on_create = off; CREATE EXTENSION opengeni_guards",
+    )?;
     rebind(&mut client)?;
     client.batch_execute(FREE)?;
     client.batch_execute(&format!(
