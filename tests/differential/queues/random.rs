@@ -19,7 +19,7 @@ const TURNS: usize = 40;
 const ARTIFACTS: usize = 60;
 const REFERENCES: usize = 20;
 /// Transactions, and calls in each.
-const STEPS: usize = 12;
+const STEPS: usize = 10;
 const CALLS: usize = 4;
 
 pub fn all() -> Vec<Test> {
