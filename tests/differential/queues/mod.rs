@@ -49,19 +49,27 @@ enum Want {
     Row(&'static str),
     /// This SQLSTATE, and a message that contains this.
     Refused(&'static str, &'static str),
+    /// The same, from what is checked at COMMIT.
+    RefusedAtCommit(&'static str, &'static str),
 }
 
 impl Want {
-    fn check(self, answer: &Answer) -> Result<()> {
-        let fits = match (self, answer) {
-            (Want::Rows(n), Answer::Rows(rows)) => rows.len() == n,
-            (Want::Row(text), Answer::Rows(rows)) => *rows == [text],
-            (Want::Refused(state, text), Answer::Refused(refusal)) => {
+    fn check(self, seen: &Seen) -> Result<()> {
+        let answer = last(seen)?;
+        let fits = match (self, answer, &seen.deferred) {
+            (Want::Rows(n), Answer::Rows(rows), None) => rows.len() == n,
+            (Want::Row(text), Answer::Rows(rows), None) => *rows == [text],
+            (Want::Refused(state, text), Answer::Refused(refusal), _)
+            | (Want::RefusedAtCommit(state, text), Answer::Rows(_), Some(refusal)) => {
                 refusal.state == state && refusal.message.contains(text)
             }
             _ => false,
         };
-        ensure!(fits, "expected {self:?}, got {answer:?}");
+        ensure!(
+            fits,
+            "expected {self:?}, got {answer:?}, then {:?}",
+            seen.deferred
+        );
         Ok(())
     }
 }
@@ -117,8 +125,8 @@ impl Deviation {
             };
             let (native, original) = fleets.both(|side| side.play(play));
             let (native, original) = (native?, original?);
-            self.native.check(last(&native)?)?;
-            if let Err(error) = self.original.check(last(&original)?) {
+            self.native.check(&native)?;
+            if let Err(error) = self.original.check(&original) {
                 bail!("original: {error}");
             }
             ensure!(
