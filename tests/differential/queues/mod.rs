@@ -54,23 +54,35 @@ enum Want {
 }
 
 impl Want {
-    fn check(self, seen: &Seen) -> Result<()> {
-        let answer = last(seen)?;
-        let fits = match (self, answer, &seen.deferred) {
-            (Want::Rows(n), Answer::Rows(rows), None) => rows.len() == n,
-            (Want::Row(text), Answer::Rows(rows), None) => *rows == [text],
-            (Want::Refused(state, text), Answer::Refused(refusal), _)
-            | (Want::RefusedAtCommit(state, text), Answer::Rows(_), Some(refusal)) => {
+    fn check(self, answer: &Answer) -> Result<()> {
+        let fits = match (self, answer) {
+            (Want::Rows(n), Answer::Rows(rows)) => rows.len() == n,
+            (Want::Row(text), Answer::Rows(rows)) => *rows == [text],
+            (Want::Refused(state, text), Answer::Refused(refusal)) => {
                 refusal.state == state && refusal.message.contains(text)
             }
             _ => false,
         };
-        ensure!(
-            fits,
-            "expected {self:?}, got {answer:?}, then {:?}",
-            seen.deferred
-        );
+        ensure!(fits, "expected {self:?}, got {answer:?}");
         Ok(())
+    }
+
+    /// The last call, and what is checked at COMMIT.
+    fn check_to_the_end(self, seen: &Seen) -> Result<()> {
+        match (self, &seen.deferred) {
+            (Want::RefusedAtCommit(state, text), Some(refusal)) => {
+                ensure!(
+                    matches!(last(seen)?, Answer::Rows(_))
+                        && refusal.state == state
+                        && refusal.message.contains(text),
+                    "expected {self:?}, got {refusal:?}"
+                );
+                Ok(())
+            }
+            (Want::RefusedAtCommit(..), None) => bail!("expected {self:?}, nothing was refused"),
+            (_, Some(refusal)) => bail!("expected {self:?}, at COMMIT got {refusal:?}"),
+            (_, None) => self.check(last(seen)?),
+        }
     }
 }
 
@@ -125,8 +137,8 @@ impl Deviation {
             };
             let (native, original) = fleets.both(|side| side.play(play));
             let (native, original) = (native?, original?);
-            self.native.check(&native)?;
-            if let Err(error) = self.original.check(&original) {
+            self.native.check_to_the_end(&native)?;
+            if let Err(error) = self.original.check_to_the_end(&original) {
                 bail!("original: {error}");
             }
             ensure!(
