@@ -138,7 +138,15 @@ fn parse(file: &'static str) -> Vec<Object> {
         .collect()
 }
 
+/// Tables that a live application may do without: no guard reads them, only operations use them.
+const OPTIONAL: &[&str] = &["sandbox_command_output"];
+
 impl Object {
+    /// Whether it is, or belongs to, a table that may be absent.
+    pub fn is_optional(&self) -> bool {
+        OPTIONAL.contains(&self.table)
+    }
+
     /// Whether a function lies in the contract's schema, and not in the data schema.
     pub fn is_private(&self) -> bool {
         self.name.starts_with("opengeni_private.")

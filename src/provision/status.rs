@@ -36,11 +36,18 @@ pub fn incomplete(schema: &Schema) -> Option<String> {
     model::objects(Kind::Table).find_map(|table| {
         let why = match catalogue::mismatch(schema, table) {
             Some(mismatch) => describe(mismatch),
-            None if !catalogue::exists(schema, table) => "is missing".to_owned(),
+            None if !catalogue::exists(schema, table) && !table.is_optional() => {
+                "is missing".to_owned()
+            }
             None => return None,
         };
         Some(format!("table {}: {why}", schema.qualify(table.name)))
     })
+}
+
+/// Whether an object belongs to an optional table that the schema does without.
+fn left_out(schema: &Schema, object: &Object) -> bool {
+    object.is_optional() && catalogue::table_owner(&schema.name, object.table).is_none()
 }
 
 fn of_schema(schema: &Schema) -> Vec<Line> {
@@ -79,6 +86,9 @@ fn of_schema(schema: &Schema) -> Vec<Line> {
     }
     for table in model::objects(Kind::Table) {
         let name = format!("table {}", table.name);
+        if left_out(schema, table) {
+            continue;
+        }
         if !catalogue::exists(schema, table) {
             lines.push(line(name, "missing", None));
         } else if let Some(mismatch) = catalogue::mismatch(schema, table) {
@@ -92,7 +102,8 @@ fn of_schema(schema: &Schema) -> Vec<Line> {
         Kind::Rls,
         Kind::Policy,
     ] {
-        for object in model::objects(kind).filter(|o| !catalogue::exists(schema, o)) {
+        let missing = |o: &&Object| !catalogue::exists(schema, o) && !left_out(schema, o);
+        for object in model::objects(kind).filter(missing) {
             let detail = match kind {
                 Kind::Index => Some("without it the whole table is read".to_owned()),
                 _ => None,
