@@ -113,7 +113,7 @@ pub fn require_complete(schema: &Schema) {
         if let Some(mismatch) = catalogue::mismatch(schema, table) {
             refuse(schema, table, mismatch);
         }
-        if !catalogue::exists(schema, table) {
+        if !catalogue::exists(schema, table) && !table.is_optional() {
             Failure::new(
                 PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
                 format!("table {} does not exist", schema.qualify(table.name)),

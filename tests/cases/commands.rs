@@ -298,6 +298,27 @@ fn unstored(db: &Db) -> Result<()> {
         "{captured:?}"
     );
 
+    // Nothing else misses it.
+    let mut owner = db.owner()?;
+    let missed = lines(
+        &mut owner,
+        "SELECT object FROM opengeni_guards.status($1) WHERE object ~ 'sandbox_command_output'",
+        &[&SCHEMA],
+    )?;
+    ensure!(missed.is_empty(), "{missed:?}");
+    ensure!(value::<bool>(
+        &mut owner,
+        "SELECT opengeni_guards.ready($1)",
+        &[&SCHEMA]
+    )?);
+    owner.execute("SELECT opengeni_guards.attach($1)", &[&SCHEMA])?;
+    let skipped = lines(
+        &mut owner,
+        "SELECT note FROM opengeni_guards.attach() WHERE action = 'skipped'",
+        &[],
+    )?;
+    ensure!(skipped.is_empty(), "{skipped:?}");
+
     // Something else under its name is not used.
     db.admin()?
         .batch_execute("CREATE VIEW sandbox_command_output AS SELECT 1 AS chunk")?;
