@@ -67,8 +67,9 @@ pub fn unusable(schema: &Schema) -> Option<String> {
 /// rights of whoever called us.
 fn runs_code(schema: &Schema) -> bool {
     catalogue::scalar::<bool>(
-        "SELECT c.relhastriggers OR c.relhasrules OR c.relrowsecurity FROM pg_class c
-          WHERE c.relnamespace = $1 AND c.relname = $2",
+        "SELECT c.relrowsecurity OR EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid)
+             OR EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = c.oid)
+           FROM pg_class c WHERE c.relnamespace = $1 AND c.relname = $2",
         &[schema.oid.into(), LEDGER.into()],
     ) == Some(true)
 }
