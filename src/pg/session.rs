@@ -68,6 +68,12 @@ pub fn try_advisory_lock(name: &[u8]) -> bool {
     }
 }
 
+/// Refuses a read-only transaction, as on a standby, with the server's own 25006.
+pub fn require_writable() {
+    // SAFETY: reads backend state, and raises with a NUL-terminated name.
+    unsafe { pg_sys::PreventCommandIfReadOnly(c"a change of guards or grants".as_ptr()) };
+}
+
 /// Whether the session user (not the current role) is a superuser.
 pub fn session_user_is_superuser() -> bool {
     // SAFETY: look-ups by OID.

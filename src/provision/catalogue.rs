@@ -8,6 +8,7 @@ use super::model::{Kind, Object};
 use super::originals::{self, Serves};
 use crate::pg::error::Failure;
 use crate::pg::identity;
+use crate::pg::session;
 
 /// A schema and the role that acts for it.
 pub struct Schema {
@@ -195,6 +196,7 @@ fn internal(error: &pgrx::spi::Error) -> ! {
 /// sees what they did.
 pub fn take_turns(schema: &Schema) {
     const OURS: i32 = 0x6f67_6472;
+    session::require_writable();
     execute(&format!(
         "SELECT pg_advisory_xact_lock({OURS}, {})",
         schema.oid.to_u32() as i32

@@ -295,7 +295,7 @@ fn hot_standby(db: &Db) -> Result<()> {
     for (session, sql) in [
         (
             &mut owner,
-            "SELECT * FROM opengeni_guards.detach('opengeni')",
+            "SELECT * FROM opengeni_guards.detach('opengeni', force => true)",
         ),
         (&mut app, "DELETE FROM opengeni.sandbox_retained_processes"),
     ] {

@@ -139,32 +139,57 @@ fn forgotten(db: &Db) -> Result<()> {
 
 fn harmless(db: &Db) -> Result<()> {
     let mut owner = watch(db)?;
-    let (tenant, command) = db.supervised()?;
-    // A lease that somebody else holds locked: enforcing guards would wait for the process row.
+    let (tenant, ended) = db.supervised()?;
+    let mut app = db.app(&tenant)?;
+    for step in [
+        protocol::capture(
+            &ended,
+            protocol::streams(&protocol::Cursor::end(9), &protocol::Cursor::end(0)),
+            false,
+        ),
+        protocol::record_receipt(&ended, ended.receipt(0)),
+        protocol::capture(
+            &ended,
+            protocol::streams(&protocol::Cursor::end(9), &protocol::Cursor::end(0)),
+            true,
+        ),
+        protocol::settle(&tenant, &ended, 0),
+    ] {
+        commit(&mut app, &[step])?;
+    }
+    // The holder of an ended command, made again (D13): enforcing waits for the process row and refuses.
     let mut other = db.admin()?;
     let mut holding = other.transaction()?;
     holding.execute(
         "SELECT FROM sandbox_retained_processes WHERE id = $1 FOR UPDATE",
-        &[&command.process],
+        &[&ended.process],
     )?;
-    let mut app = db.app(&tenant)?;
     app.batch_execute("SET lock_timeout = '500ms'")?;
     let mut transaction = app.transaction()?;
-    transaction.execute(
-        "UPDATE sandbox_lease_holders SET last_heartbeat_at = now() WHERE kind = 'process'",
-        &[],
+    accepted(
+        &mut transaction,
+        "INSERT INTO sandbox_lease_holders (account_id, workspace_id, lease_id, kind, holder_id, subject_id)
+         VALUES ($1, $2, $3, 'process', $4, $5)",
+        &[&tenant.account, &tenant.workspace, &tenant.lease, &ended.holder(), &tenant.session],
     )?;
     let locks: i64 = value(
         &mut transaction,
-        "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'RowShareLock'",
+        "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'sandbox_retained_processes'::regclass",
         &[],
     )?;
-    ensure!(locks == 0, "{locks} row locks");
+    ensure!(locks == 0, "{locks} locks are kept");
     transaction.commit()?;
     holding.rollback()?;
-    // A guard that cannot even ask: recorded, not raised.
-    owner.batch_execute("ALTER TABLE sandbox_pty_sessions RENAME TO elsewhere")?;
-    owner.batch_execute("ALTER TABLE elsewhere RENAME TO sandbox_pty_sessions")?;
+    let seen = report(&mut owner)?;
+    ensure!(
+        seen.len() == 1
+            && seen[0].contains(
+                "trigger supervised_command_holder_insert_guard on sandbox_lease_holders"
+            ),
+        "{seen:?}"
+    );
+    let command = Command::new(2);
+    commit(&mut app, &[protocol::launch(&tenant, &command)])?;
     // A cancel passes through.
     app.batch_execute("SET statement_timeout = '1ms'; SET lock_timeout = 0")?;
     let mut cancelled = 0;
@@ -186,7 +211,7 @@ fn harmless(db: &Db) -> Result<()> {
         "UPDATE sandbox_retained_processes SET reconcile_attempts = 0 WHERE id = $1",
         &[&command.process],
     )?;
-    ensure!(report(&mut owner)?.is_empty(), "{:?}", report(&mut owner)?);
+    ensure!(report(&mut owner)? == seen);
     Ok(())
 }
 
