@@ -437,8 +437,9 @@ pub fn capture_page(
         document["streams"] = streams;
         document
     };
-    let text =
-        |from: &Cursor, to: &Cursor| ".".repeat((to.byte_offset - from.byte_offset) as usize);
+    let text = |from: &Cursor, to: &Cursor| {
+        ".".repeat(usize::try_from(to.byte_offset - from.byte_offset).unwrap_or(0))
+    };
     vec![statement!(
         "SELECT opengeni_guards.capture_router_output($1, $2, $3, $4, $5, $6, $7, $8, current_schema()::text)",
         tenant.account,
