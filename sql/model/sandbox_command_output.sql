@@ -1,10 +1,13 @@
 -- What commands printed. A command's rows are numbered in the order in which their captures were committed: a capture
 -- holds the command's process row, so that no number appears below one that a reader has seen.
 
+-- @sequence sandbox_command_output_seq
+CREATE SEQUENCE sandbox_command_output_seq AS bigint;
+
 -- @table sandbox_command_output
 -- byte_start and byte_end are the cursor before and after the page; an end of file may flush text at one offset.
 CREATE TABLE sandbox_command_output (
-  sequence bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+  sequence bigint NOT NULL DEFAULT nextval('sandbox_command_output_seq'::regclass),
   account_id uuid NOT NULL,
   workspace_id uuid NOT NULL,
   session_id uuid NOT NULL,
