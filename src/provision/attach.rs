@@ -3,7 +3,7 @@
 //! What has to change is planned first, without a lock. Then the tables are locked, all at once, and the
 //! plan is made again; it is carried out as the tables' owner, restricted.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pgrx::PgSqlErrorCode;
 
@@ -183,12 +183,11 @@ fn attach_one(schema: &Schema, wanted: Wanted, limit: Duration) -> Vec<Line> {
 /// What concerns no table is done before the locks are there, and the plan is not made again under them: it
 /// stands if the triggers are still those that it was made for.
 fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> Vec<Line> {
-    let deadline = Instant::now() + limit;
     let mut steps = plan();
     if steps.iter().all(|step| step.sql.is_empty()) {
         return steps.into_iter().map(|step| step.line).collect();
     }
-    locks::take_turns(schema, deadline, limit);
+    locks::take_turns(schema, limit);
     let triggers = catalogue::fingerprint(schema);
     steps = plan();
     let execute_all = |on_tables: bool| {
@@ -205,7 +204,7 @@ fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> 
         .iter()
         .any(|step| step.table.is_some() && !step.sql.is_empty());
     if on_tables {
-        schema.as_owner(|| locks::lock(schema, &steps, deadline, limit));
+        schema.as_owner(|| locks::lock(schema, &steps, limit));
         if pinned(|| catalogue::fingerprint(schema)) != triggers {
             Failure::new(
                 PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,

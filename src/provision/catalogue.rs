@@ -253,7 +253,8 @@ pub fn function_owner(signature: &str) -> Option<pg_sys::Oid> {
     scalar(
         "SELECT p.proowner FROM pg_proc p
            JOIN pg_namespace n ON n.oid = p.pronamespace
-          WHERE $1 = concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')')",
+          WHERE p.proname = substring($1, '([a-z0-9_]+)[(][^(]*$')::name
+            AND concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1",
         &[signature.into()],
     )
 }
@@ -296,7 +297,8 @@ pub fn contract(schema: &Schema, function: &Object) -> Contract {
                 ELSE p.proconfig IS NULL END
           FROM pg_proc p
           JOIN pg_namespace n ON n.oid = p.pronamespace
-         WHERE concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1",
+         WHERE p.proname = substring($1, '([a-z0-9_]+)[(][^(]*$')::name
+            AND concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1",
         &[
             schema.signature(function).into(),
             schema.owner.into(),
@@ -357,7 +359,8 @@ fn grants_of(signature: &str, with_option: bool) -> Vec<String> {
            JOIN pg_namespace n ON n.oid = p.pronamespace
            CROSS JOIN aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) acl
            LEFT JOIN pg_roles r ON r.oid = acl.grantee
-          WHERE concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1
+          WHERE p.proname = substring($1, '([a-z0-9_]+)[(][^(]*$')::name
+            AND concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1
             AND acl.grantee <> p.proowner AND (acl.is_grantable OR NOT $2)",
         &[signature.into(), with_option.into()],
         |row| row.get::<String>(1),
@@ -372,7 +375,8 @@ pub fn function_definition(signature: &str) -> Option<String> {
     scalar(
         "SELECT pg_get_functiondef(p.oid) FROM pg_proc p
            JOIN pg_namespace n ON n.oid = p.pronamespace
-          WHERE concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1",
+          WHERE p.proname = substring($1, '([a-z0-9_]+)[(][^(]*$')::name
+            AND concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1",
         &[signature.into()],
     )
 }

@@ -31,9 +31,9 @@ const LONGEST: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits for whoever else changes the schema through us.
-pub fn take_turns(schema: &Schema, deadline: Instant, limit: Duration) {
+pub fn take_turns(schema: &Schema, limit: Duration) {
     let turn = subtransaction::attempt(|| {
-        within(remaining(deadline), || catalogue::take_turns(schema));
+        within(limit, || catalogue::take_turns(schema));
     });
     if let Err(error) = turn {
         match is_timeout(subtransaction::sqlstate(&error)) {
@@ -47,7 +47,8 @@ pub fn take_turns(schema: &Schema, deadline: Instant, limit: Duration) {
 ///
 /// Each attempt ends well before the server looks for deadlocks and lets go of everything, so that where
 /// the application's locks cross ours it is us who yield.
-pub fn lock(schema: &Schema, steps: &[Step], deadline: Instant, limit: Duration) {
+pub fn lock(schema: &Schema, steps: &[Step], limit: Duration) {
+    let deadline = Instant::now() + limit;
     let needed: Vec<(&str, bool)> = ORDER
         .iter()
         .filter_map(|table| {

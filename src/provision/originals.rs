@@ -32,7 +32,8 @@ pub fn source(signature: &str) -> Option<Source> {
            FROM pg_proc p
            JOIN pg_namespace n ON n.oid = p.pronamespace
            JOIN pg_language l ON l.oid = p.prolang
-          WHERE concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1",
+          WHERE p.proname = substring($1, '([a-z0-9_]+)[(][^(]*$')::name
+            AND concat(n.nspname, '.', p.proname, '(', oidvectortypes(p.proargtypes), ')') = $1",
         &[signature.into()],
         |row| {
             Ok(Source {

@@ -912,7 +912,7 @@ fn restricted(db: &Db) -> Result<()> {
          CREATE VIEW alike.sandbox_leases AS SELECT 1 AS id",
     )?;
     let before = snapshot(&mut db.admin()?)?;
-    refused(&mut owner, "SELECT opengeni_guards.attach('alike')", &[])?.has_state("42703")?;
+    refused(&mut owner, "SELECT opengeni_guards.attach('alike')", &[])?.has_state("42P01")?;
     let done = switch(&mut owner, "attach()")?;
     ensure!(count(&done, "skipped") == 1, "{done:#?}");
     same(&before, &snapshot(&mut db.admin()?)?)
