@@ -311,7 +311,7 @@ fn hot_standby(db: &Db) -> Result<()> {
     )?;
     wait_for(
         &mut admin,
-        "SELECT cancellation_reason = 'explicit_stop' FROM sandbox_retained_processes WHERE id = $1",
+        "SELECT cancellation_reason IS NOT DISTINCT FROM 'explicit_stop' FROM sandbox_retained_processes WHERE id = $1",
         &[&command.process],
     )
 }
