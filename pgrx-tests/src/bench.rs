@@ -468,7 +468,9 @@ fn build_database(server: &Server, oracle: Option<&Path>, options: &Options) -> 
         None => client.batch_execute(&format!("CREATE DATABASE {DATABASE}"))?,
     }
     let mut client = server.connect(SUPERUSER, DATABASE)?;
-    client.batch_execute("CREATE EXTENSION opengeni_guards")?;
+    client.batch_execute(
+        "SET opengeni_guards.bind_on_create = off; CREATE EXTENSION opengeni_guards",
+    )?;
     if oracle.is_none() {
         client.batch_execute(&format!(
             "SELECT opengeni_guards.provision();

@@ -419,7 +419,10 @@ BEGIN
   FOR t IN
     SELECT c.relname, string_agg(format('%L, (t.%I - now())::text', a.attname, a.attname), ', ') AS times
     FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.atttypid = 'timestamptz'::regtype
-    WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' GROUP BY c.relname
+    WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'
+      -- ours alone, and no queue's
+      AND c.relname <> 'sandbox_command_output'
+    GROUP BY c.relname
   LOOP
     RETURN QUERY EXECUTE format('SELECT %L, t.id::text, (to_jsonb(t) %s %s)::text FROM public.%I t', t.relname,
       CASE WHEN t.relname IN ('managed_accounts', 'workspaces', 'sessions') THEN '- ''{created_at,updated_at}''::text[]'
