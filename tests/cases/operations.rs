@@ -96,9 +96,14 @@ fn logical_replication(db: &Db) -> Result<()> {
         &[&name],
     )?;
     let mut there = subscriber.admin()?;
+    // From 16 on the worker becomes the tables' owner otherwise, whom their forced row-level security stops.
+    let as_whom = match db.server.major {
+        15 => "",
+        _ => ", run_as_owner = true",
+    };
     there.batch_execute(&format!(
         "CREATE SUBSCRIPTION {name} CONNECTION 'host={} port={} user=postgres dbname={}' PUBLICATION guarded
-           WITH (create_slot = false, slot_name = '{name}', copy_data = false)",
+           WITH (create_slot = false, slot_name = '{name}', copy_data = false{as_whom})",
         db.server.socket_dir.display(),
         db.server.port,
         db.name
