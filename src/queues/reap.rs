@@ -47,8 +47,7 @@ pub fn reap(
             let all = Argument::Value(due);
             work.run(&LOCK, &[all]);
             work.run(&STALE_HOLDERS, &[viewer_ttl, turn_ttl, all]);
-            let recount = |which: Argument<'_>| work.run(&RECOUNT, &[which, grace]);
-            all_but_refused(work, due, recount, |_| {}).tell("leases");
+            work.run(&RECOUNT, &[all, grace]);
             if let Some([Some(unborn), guarded]) = work.row(&UNBORN, &[all]) {
                 // A reset whose lease refers to the wrong checkpoint is refused here, not at COMMIT with
                 // everything else. What the caller has pending is its own to answer for.
@@ -62,8 +61,7 @@ pub fn reap(
                     work.run(&DEFER_REFERENCES, &[]);
                 }
             }
-            let abandon = |which: Argument<'_>| work.run(&ABANDON, &[which]);
-            all_but_refused(work, due, abandon, |_| {}).tell("leases");
+            work.run(&ABANDON, &[all]);
         }
         work.answer(&DRAINED, &[], rows);
     });

@@ -498,7 +498,7 @@ CREATE PROCEDURE fleet.clear() LANGUAGE plpgsql SET session_replication_role = r
 BEGIN
   TRUNCATE public.sandbox_leases, public.sandbox_lease_holders, public.sandbox_workspace_mutation_admissions,
     public.sandbox_retained_processes, public.sandbox_pty_sessions, public.sandbox_checkpoint_artifacts,
-    public.session_turns, public.session_turn_attempts, fleet.clock, fleet.remedied;
+    public.session_turns, public.session_turn_attempts, fleet.clock, fleet.remedied CASCADE;
   DELETE FROM public.sessions WHERE initial_message = 'turn';
 END $$;
 
