@@ -24,9 +24,7 @@ impl Rows {
             }
         }
     }
-}
 
-impl Rows {
     /// Adds a row, given as its columns; NULL as `None`. It is copied.
     pub fn put(&self, row: &[Option<pg_sys::Datum>]) {
         const MOST: usize = 8;
