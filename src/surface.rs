@@ -648,7 +648,7 @@ mod opengeni_guards {
     }
 }
 
-pgrx::extension_sql_file!("../sql/encoding.sql", name = "encoding", bootstrap);
+pgrx::extension_sql_file!("../sql/start.sql", name = "start", bootstrap);
 pgrx::extension_sql_file!(
     "../sql/warming_reset.sql",
     name = "warming_reset",

@@ -82,7 +82,7 @@ impl Step {
     }
 }
 
-/// The longest that `CREATE EXTENSION` waits for a schema's tables.
+/// The longest that `CREATE EXTENSION`, `provision` and `detach` wait for a schema's tables.
 const BIND_LIMIT: Duration = Duration::from_secs(5);
 
 pub fn attach(
@@ -110,6 +110,16 @@ pub fn attach(
         lines.extend(attach_one(&schema, wanted, limit));
     }
     lines
+}
+
+/// What `provision` ends with.
+pub fn enforce(schema: &Schema) -> Vec<Line> {
+    let wanted = Wanted {
+        mode: Mode::Enforce,
+        always: false,
+        functions: true,
+    };
+    attach_one(schema, wanted, BIND_LIMIT)
 }
 
 fn invalid(message: &str) -> ! {
@@ -311,7 +321,11 @@ fn bind(schema: &Schema, trigger: &Object, wanted: Wanted) -> Step {
             sql.push(set_enabled(schema, trigger.table, trigger.name, "A"));
         }
     };
-    let Some(found) = catalogue::bound(schema, trigger.table, trigger.name) else {
+    let found = catalogue::bound(schema, trigger.table, trigger.name);
+    if let Some(why) = catalogue::unmet(schema, trigger) {
+        return Step::none(object, "left", Some(why));
+    }
+    let Some(found) = found else {
         let mut sql = vec![status::definition(schema, trigger)];
         always(&mut sql);
         return Step::on(trigger.table, object, "created", sql);
@@ -500,6 +514,7 @@ fn replace_functions(schema: &Schema) -> Vec<Step> {
             closed
                 .clone()
                 .or_else(|| may_not_replace(schema, function, &contract))
+                .or_else(|| catalogue::unmet(schema, function))
         };
         let step = match &contract {
             Contract::Native => Step::none(object, "present", None),
@@ -530,7 +545,14 @@ fn replace_functions(schema: &Schema) -> Vec<Step> {
     }
     steps.extend(close_capability_table(schema));
     for policy in model::objects(Kind::Policy).filter(|policy| policy.sql.contains("{owner}")) {
-        if closed.is_none() && !catalogue::exists(schema, policy) {
+        let asks = |step: &Step, function: &Object| {
+            !step.sql.is_empty()
+                && step.line.object == format!("function {}", schema.quoted_signature(function))
+        };
+        let answered = model::asked_by(policy).all(|function| {
+            catalogue::exists(schema, function) || steps.iter().any(|step| asks(step, function))
+        });
+        if answered && closed.is_none() && !catalogue::exists(schema, policy) {
             let object = format!("policy {} on {}", policy.name, schema.qualify(policy.table));
             let sql = vec![
                 ledger::keep_nothing(schema, &ledger::policy_key(policy)),

@@ -4,7 +4,7 @@ use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
-use super::model::{Kind, Object};
+use super::model::{self, Kind, Object};
 use super::originals::{self, Serves};
 use crate::pg::error::Failure;
 use crate::pg::identity;
@@ -246,6 +246,27 @@ pub fn exists(schema: &Schema, object: &Object) -> bool {
         sql,
         &[schema.oid.into(), object.table.into(), object.name.into()],
     ) == Some(true)
+}
+
+/// A function that an object calls and that is not there. The extension's SQL may be of an earlier release than
+/// the library, until ALTER EXTENSION has been run.
+pub fn unmet(schema: &Schema, object: &Object) -> Option<String> {
+    let absent = |name: &&str| {
+        let found = scalar::<bool>(
+            "SELECT true FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+              WHERE n.nspname = 'opengeni_guards' AND p.proname = $1 LIMIT 1",
+            &[(*name).into()],
+        );
+        found != Some(true)
+    };
+    if let Some(native) = object.natives().find(absent) {
+        return Some(format!(
+            "there is no opengeni_guards.{native} yet: run ALTER EXTENSION opengeni_guards UPDATE first"
+        ));
+    }
+    model::asked_by(object)
+        .find(|function| !exists(schema, function))
+        .map(|function| format!("there is no {} yet", schema.quoted_signature(function)))
 }
 
 /// The owner of a function, by `schema.name(types)`.

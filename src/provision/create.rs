@@ -1,11 +1,11 @@
-//! `provision`: creates what is missing of the data model and binds the guards.
+//! `provision`: creates what is missing of the data model, then attaches.
 
 use pgrx::PgSqlErrorCode;
 use pgrx::prelude::*;
 
+use super::attach;
 use super::catalogue::{self, Mismatch, Schema, quote, scalar};
 use super::model::{self, Kind, Object};
-use super::status::{contract_state, trigger_state};
 use crate::pg::error::Failure;
 use crate::pg::identity::{self, pinned};
 
@@ -43,13 +43,22 @@ pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
         }
     }
     contract_is_trusted(&schema);
-    schema.as_owner(|| {
+    let mut lines = schema.as_owner(|| {
         let mut lines = vec![private_schema(&schema)];
-        for kind in Kind::ORDER {
+        for kind in Kind::CREATED {
             lines.extend(model::objects(*kind).map(|object| converge(&schema, object)));
         }
         lines
-    })
+    });
+    // Triggers, and contract functions that were there: as `attach` has them.
+    for line in attach::enforce(&schema) {
+        match lines.iter_mut().find(|l| l.object == line.object) {
+            Some(known) if known.action == "present" => *known = line,
+            Some(_) => {}
+            None => lines.push(line),
+        }
+    }
+    lines
 }
 
 /// Refuses to build on somebody else's contract schema or helper functions: every policy would ask them
@@ -245,28 +254,19 @@ fn converge(schema: &Schema, object: &Object) -> Line {
         action: "present",
         note: None,
     };
-    if !catalogue::exists(schema, object) {
-        catalogue::execute(&schema.render(object.sql));
-        if object.kind == Kind::Contract {
-            close(schema, object);
-        }
-        line.action = "created";
-    } else if object.kind == Kind::Contract {
-        let (state, detail) = pinned(|| contract_state(schema, object));
-        if state != "native" {
-            line.action = "left";
-            line.note = Some(detail.unwrap_or_else(|| state.to_owned()));
-        }
-    } else if object.kind == Kind::Trigger {
-        let (state, detail) = pinned(|| trigger_state(schema, object));
-        if state != "native" {
-            line.action = "left";
-            line.note = Some(match detail {
-                Some(detail) => format!("{state}: {detail}"),
-                None => state.to_owned(),
-            });
-        }
+    if catalogue::exists(schema, object) {
+        return line;
     }
+    if let Some(why) = catalogue::unmet(schema, object) {
+        line.action = "left";
+        line.note = Some(why);
+        return line;
+    }
+    catalogue::execute(&schema.render(object.sql));
+    if object.kind == Kind::Contract {
+        close(schema, object);
+    }
+    line.action = "created";
     line
 }
 

@@ -14,11 +14,31 @@ type Finding = (String, &'static str, String);
 
 pub fn of(schema: &Schema) -> Vec<Finding> {
     let mut findings = Vec::new();
+    findings.extend(outdated());
     findings.extend(open_ledgers(schema));
     findings.extend(owners(schema));
     findings.extend(policies(schema));
     findings.extend(of_rows(schema));
     findings
+}
+
+/// The extension's SQL, where it is not of the library's release.
+fn outdated() -> Option<Finding> {
+    const LIBRARY: &str = env!("CARGO_PKG_VERSION");
+    let installed = scalar::<String>(
+        "SELECT e.extversion FROM pg_extension e WHERE e.extname = 'opengeni_guards'",
+        &[],
+    )?;
+    (installed != LIBRARY).then(|| {
+        (
+            "extension opengeni_guards".to_owned(),
+            "outdated",
+            format!(
+                "its SQL is of version {installed}, its library of {LIBRARY}: run ALTER EXTENSION opengeni_guards UPDATE, \
+                 then attach or provision"
+            ),
+        )
+    })
 }
 
 /// Privileges on what nobody but the owner may read or write.

@@ -21,8 +21,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// In the order in which they are created.
-    pub const ORDER: &'static [Kind] = &[
+    /// What `provision` creates itself, in this order; `attach` creates the triggers.
+    pub const CREATED: &'static [Kind] = &[
         Kind::Function,
         Kind::Sequence,
         Kind::Table,
@@ -32,7 +32,6 @@ impl Kind {
         Kind::Rls,
         Kind::Contract,
         Kind::Policy,
-        Kind::Trigger,
     ];
 
     fn parse(word: &str) -> Option<Kind> {
@@ -114,6 +113,13 @@ pub fn objects(kind: Kind) -> impl Iterator<Item = &'static Object> {
     OBJECTS.iter().filter(move |object| object.kind == kind)
 }
 
+/// The functions of the data schema that a policy asks.
+pub fn asked_by(policy: &Object) -> impl Iterator<Item = &'static Object> {
+    let is_policy = policy.kind == Kind::Policy;
+    objects(Kind::Contract)
+        .filter(move |f| is_policy && !f.is_private() && policy.sql.contains(f.name))
+}
+
 /// Cuts a file at its headers; what stands before the first one is prose.
 fn parse(file: &'static str) -> Vec<Object> {
     file.split("-- @")
@@ -145,6 +151,14 @@ impl Object {
     /// Whether it is, or belongs to, a table that may be absent.
     pub fn is_optional(&self) -> bool {
         OPTIONAL.contains(&self.table)
+    }
+
+    /// The extension's functions that it calls.
+    pub fn natives(&self) -> impl Iterator<Item = &'static str> {
+        self.sql.split("opengeni_guards.").skip(1).map(|rest| {
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            &rest[..end.unwrap_or(rest.len())]
+        })
     }
 
     /// Whether a function lies in the contract's schema, and not in the data schema.
