@@ -28,6 +28,9 @@ pub struct Options {
     /// Directory of the oracle's build.sh [default: ../shared/oracle, where it is there]
     #[arg(long, value_name = "DIR")]
     oracle: Option<PathBuf>,
+    /// Measure the guards as they watch beside PL/pgSQL (attach with mode 'shadow')
+    #[arg(long)]
+    shadow: bool,
     /// Only paths whose name contains this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -320,6 +323,10 @@ const TABLES: &[&str] = &[
     "workspace_instruction_policy_activation_events",
 ];
 
+/// The native guard's trigger, and the one that keeps the log where the guard only watches.
+const NATIVE: &str = "bench_native";
+const LOG: &str = "bench_shadow_log";
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Variant {
     Bare,
@@ -336,7 +343,7 @@ impl Variant {
         match self {
             Variant::Bare | Variant::Base => None,
             Variant::Empty => Some("bench_empty"),
-            Variant::Native => Some("bench_native"),
+            Variant::Native => Some(NATIVE),
             Variant::Plpgsql | Variant::PlpgsqlGeneric => Some("bench_plpgsql"),
         }
     }
@@ -370,6 +377,9 @@ native guard, PL/pgSQL with its default plan cache, and with force_generic_plan.
         options.rows,
         options.others + 3 * options.rows,
     );
+    if options.shadow {
+        println!("+native is the guard in shadow mode, in addition to PL/pgSQL.\n");
+    }
     println!(
         "{:<42} {:>6} {:>6} {:>7} {:>8} {:>9} {:>9} {:>6} {:>8} {:>7} {:>8}",
         "path",
@@ -535,12 +545,14 @@ fn measure(
     let table = case.table;
     let mut functions = vec![
         ("bench_empty", "bench.empty".to_owned()),
-        ("bench_native", format!("opengeni_guards.{}", case.guard)),
+        (NATIVE, format!("opengeni_guards.{}", case.guard)),
     ];
     if variants.contains(&Variant::Plpgsql) {
         functions.push(("bench_plpgsql", original(case.guard)));
     }
+    let watches = |trigger: &str| options.shadow && trigger == NATIVE;
     for (trigger, function) in &functions {
+        let argument = if watches(trigger) { "'shadow'" } else { "" };
         let (kind, events) = if case.deferred {
             (
                 "CONSTRAINT TRIGGER",
@@ -555,8 +567,14 @@ fn measure(
             ("TRIGGER", format!("BEFORE {events} ON {table}"))
         };
         client.batch_execute(&format!(
-            "CREATE {kind} {trigger} {events} FOR EACH ROW EXECUTE FUNCTION {function}()"
+            "CREATE {kind} {trigger} {events} FOR EACH ROW EXECUTE FUNCTION {function}({argument})"
         ))?;
+        if watches(trigger) {
+            client.batch_execute(&format!(
+                "CREATE TRIGGER {LOG} AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH STATEMENT
+                   EXECUTE FUNCTION opengeni_guards.record_shadow_refusals()"
+            ))?;
+        }
     }
     // Triggers fire in the order of their names.
     if case.beside_marker() {
@@ -613,6 +631,9 @@ fn measure(
             }
             if let Some(trigger) = variant.trigger() {
                 client.batch_execute(&format!("ALTER TABLE {table} ENABLE TRIGGER {trigger}"))?;
+                if watches(trigger) {
+                    client.batch_execute(&format!("ALTER TABLE {table} ENABLE TRIGGER {LOG}"))?;
+                }
             }
             let mode = match variant {
                 Variant::PlpgsqlGeneric => "force_generic_plan",
@@ -638,7 +659,9 @@ fn measure(
     for (trigger, _) in &functions {
         client.batch_execute(&format!("DROP TRIGGER {trigger} ON {table}"))?;
     }
-    client.batch_execute(&format!("DROP TRIGGER IF EXISTS bench_base ON {table}"))?;
+    client.batch_execute(&format!(
+        "DROP TRIGGER IF EXISTS bench_base ON {table}; DROP TRIGGER IF EXISTS {LOG} ON {table}"
+    ))?;
     let base = samples[1].clone();
     Ok(samples
         .into_iter()

@@ -525,6 +525,19 @@ pub fn watching(schema: &Schema) -> Vec<(String, String)> {
     .collect()
 }
 
+/// Whether the process table of another schema has native guards.
+pub fn guarded_elsewhere(schema: &Schema) -> bool {
+    scalar::<bool>(
+        "SELECT true FROM pg_trigger t
+           JOIN pg_class c ON c.oid = t.tgrelid
+           JOIN pg_proc p ON p.oid = t.tgfoid
+           JOIN pg_namespace n ON n.oid = p.pronamespace
+          WHERE c.relname = 'sandbox_retained_processes' AND c.relnamespace <> $1
+            AND n.nspname = 'opengeni_guards' AND t.tgnargs = 0 LIMIT 1",
+        &[schema.oid.into()],
+    ) == Some(true)
+}
+
 /// The owner of a schema.
 pub fn schema_owner(name: &str) -> Option<pg_sys::Oid> {
     scalar(

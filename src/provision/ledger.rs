@@ -272,6 +272,15 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
                 step.line.note = Some("is not ours any more".to_owned());
                 steps.push(step);
             }
+            // Another schema's ledger knows what stood there.
+            None if function.is_shared()
+                && matches!(contract, Contract::Native)
+                && catalogue::guarded_elsewhere(schema) =>
+            {
+                let mut step = step(object, "left", Vec::new());
+                step.line.note = Some("serves another schema as well".to_owned());
+                steps.push(step);
+            }
             None if matches!(contract, Contract::Native) => {
                 gone.push(format!("function {name}"));
                 if force {

@@ -153,6 +153,11 @@ impl Object {
         OPTIONAL.contains(&self.table)
     }
 
+    /// Whether a contract function is the same for every data schema.
+    pub fn is_shared(&self) -> bool {
+        self.is_private() && !self.sql.contains("{data_schema}")
+    }
+
     /// The extension's functions that it calls.
     pub fn natives(&self) -> impl Iterator<Item = &'static str> {
         self.sql.split("opengeni_guards.").skip(1).map(|rest| {

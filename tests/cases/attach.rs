@@ -12,11 +12,12 @@ use postgres::Client;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let cases: [(&str, Body); 17] = [
+    let cases: [(&str, Body); 18] = [
         (
             "there and back leaves the catalogue as it was",
             there_and_back,
         ),
+        ("provision ends with it", provisioned),
         ("a second run changes nothing and locks nothing", idempotent),
         ("what a DBA changed about a trigger is kept", kept),
         ("fire => 'always' survives the way back", always),
@@ -194,6 +195,33 @@ fn there_and_back(db: &Db) -> Result<()> {
     db.admin()?
         .batch_execute("DROP EXTENSION opengeni_guards")?;
     Ok(())
+}
+
+fn provisioned(db: &Db) -> Result<()> {
+    extension(db)?;
+    let mut owner = db.owner()?;
+    let done = switch(&mut owner, "provision('opengeni')")?;
+    ensure!(count(&done, "rebound") == 21, "{done:#?}");
+    ensure!(count(&done, "replaced") == 14, "{done:#?}");
+    ensure!(count(&done, "left") == 0, "{done:#?}");
+    let mut objects: Vec<&str> = done
+        .iter()
+        .filter_map(|line| Some(line.split_once(' ')?.1))
+        .collect();
+    let lines = objects.len();
+    objects.sort_unstable();
+    objects.dedup();
+    ensure!(
+        objects.len() == lines,
+        "an object is told of twice: {done:#?}"
+    );
+    ensure!(is_ready(&mut owner)?);
+    works(db, true)?;
+    let again = switch(&mut owner, "provision('opengeni')")?;
+    ensure!(count(&again, "present") == again.len(), "{again:#?}");
+    let back = switch(&mut owner, "detach('opengeni')")?;
+    ensure!(count(&back, "restored") == 35, "{back:#?}");
+    works(db, false)
 }
 
 fn idempotent(db: &Db) -> Result<()> {
@@ -656,7 +684,8 @@ fn two_schemas(db: &Db) -> Result<()> {
     extension(db)?;
     let mut owner = db.owner()?;
     owner.batch_execute("CREATE SCHEMA second")?;
-    // Provisioned: the contract's functions are there already and serve the first schema.
+    // Provisioned: the contract's functions are there already and serve the first schema, but for one that
+    // serves every schema alike.
     provision(&mut owner, "second")?;
     let done = switch(&mut owner, "attach()")?;
     let left: Vec<&String> = done
@@ -708,6 +737,14 @@ fn two_schemas(db: &Db) -> Result<()> {
     refused(&mut owner, "SELECT opengeni_guards.detach('second')", &[])?.has_state("55000")?;
     let done = switch(&mut owner, "detach('opengeni')")?;
     ensure!(count(&done, "restored") > 21, "{done:#?}");
+    let shared: Vec<&String> = done
+        .iter()
+        .filter(|line| line.contains("warming_reset"))
+        .collect();
+    ensure!(
+        matches!(shared[..], [line] if line.starts_with("left ") && line.contains("another schema")),
+        "{shared:?}"
+    );
     Ok(())
 }
 

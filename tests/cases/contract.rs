@@ -355,7 +355,8 @@ fn states(db: &Db) -> Result<()> {
             "SELECT note FROM opengeni_guards.provision($1) WHERE action <> 'present'",
             &[&SCHEMA],
         )?;
-        ensure!(left == [detail], "{body}: {left:?}");
+        let note = if state == "altered" { detail } else { state };
+        ensure!(left == [note], "{body}: {left:?}");
     }
     // Dropped and provisioned, it is ours again, for whoever had it granted anew.
     let mut owner = db.owner()?;

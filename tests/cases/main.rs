@@ -24,6 +24,7 @@ mod roles;
 mod shadow;
 mod support;
 mod truth;
+mod upgrade;
 mod values;
 
 use libtest_mimic::Arguments;
@@ -61,6 +62,7 @@ fn main() -> anyhow::Result<()> {
         shadow::trials,
         live_attach::trials,
         operations::trials,
+        upgrade::trials,
     ];
     let trials = trials.iter().flat_map(|trials| trials(&server)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
