@@ -1,12 +1,14 @@
 //! Builds the extension and installs it in a private server tree.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
 use crate::progress::run_step;
 use crate::setup::Setup;
-use crate::tree::Tree;
+use crate::tree::{Tree, pg_config};
+use crate::workspace::EXTENSION;
 
 /// Installs a release build of the extension for `tree`'s major.
 pub fn install(setup: &Setup, tree: &Tree) -> Result<()> {
@@ -14,6 +16,14 @@ pub fn install(setup: &Setup, tree: &Tree) -> Result<()> {
     let path = setup.workspace.work.join("install.lock");
     let lock = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     lock.lock()?;
+
+    // cargo-pgrx writes into the file that is there: a server that has it mapped would crash.
+    let library = Path::new(&pg_config(&tree.pg_config_path(), "--pkglibdir")?)
+        .join(format!("{EXTENSION}.so"));
+    if library.exists() {
+        fs::remove_file(&library)
+            .with_context(|| format!("cannot replace {}", library.display()))?;
+    }
 
     let mut command = setup.cargo_pgrx();
     command
