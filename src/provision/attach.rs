@@ -63,7 +63,7 @@ impl Step {
         }
     }
 
-    fn on(table: &'static str, object: String, action: &'static str, sql: Vec<String>) -> Step {
+    pub fn on(table: &'static str, object: String, action: &'static str, sql: Vec<String>) -> Step {
         Step {
             table: Some(table),
             sql,
@@ -71,7 +71,7 @@ impl Step {
         }
     }
 
-    fn exclusive(mut self) -> Step {
+    pub fn exclusive(mut self) -> Step {
         self.exclusive = true;
         self
     }
@@ -83,7 +83,7 @@ impl Step {
 }
 
 /// The longest that `CREATE EXTENSION`, `provision` and `detach` wait for a schema's tables.
-const BIND_LIMIT: Duration = Duration::from_secs(5);
+pub const LIMIT: Duration = Duration::from_secs(5);
 
 pub fn attach(
     data_schema: Option<&str>,
@@ -113,13 +113,19 @@ pub fn attach(
 }
 
 /// What `provision` ends with.
+const ENFORCED: Wanted = Wanted {
+    mode: Mode::Enforce,
+    always: false,
+    functions: true,
+};
+
 pub fn enforce(schema: &Schema) -> Vec<Line> {
-    let wanted = Wanted {
-        mode: Mode::Enforce,
-        always: false,
-        functions: true,
-    };
-    attach_one(schema, wanted, BIND_LIMIT)
+    attach_one(schema, ENFORCED, LIMIT)
+}
+
+/// What that will change as things stand.
+pub fn enforcing(schema: &Schema) -> Vec<Step> {
+    planned(schema, ENFORCED)
 }
 
 fn invalid(message: &str) -> ! {
@@ -167,25 +173,26 @@ fn chosen(data_schema: Option<&str>) -> (Vec<Schema>, Vec<Line>) {
 }
 
 fn attach_one(schema: &Schema, wanted: Wanted, limit: Duration) -> Vec<Line> {
-    let plan = || {
-        pinned(|| {
-            let mut steps = Vec::new();
-            if wanted.mode == Mode::Enforce {
-                steps.extend(unwatch(schema));
-                steps.extend(model::objects(Kind::Trigger).map(|t| bind(schema, t, wanted)));
-            } else {
-                steps.extend(watch(schema, wanted));
-            }
-            if wanted.functions {
-                steps.extend(replace_functions(schema));
-            }
-            steps
-        })
-    };
     if wanted.always {
         warn_subscriber(schema);
     }
-    carry_out(schema, limit, plan)
+    carry_out(schema, limit, || planned(schema, wanted))
+}
+
+fn planned(schema: &Schema, wanted: Wanted) -> Vec<Step> {
+    pinned(|| {
+        let mut steps = Vec::new();
+        if wanted.mode == Mode::Enforce {
+            steps.extend(unwatch(schema));
+            steps.extend(model::objects(Kind::Trigger).map(|t| bind(schema, t, wanted)));
+        } else {
+            steps.extend(watch(schema, wanted));
+        }
+        if wanted.functions {
+            steps.extend(replace_functions(schema));
+        }
+        steps
+    })
 }
 
 /// Makes a plan, locks what it needs and carries it out. Where nothing has to change, nothing is locked.
@@ -208,7 +215,7 @@ fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> 
             }
         }
     };
-    run_pending(&pending_checks(schema), "IMMEDIATE");
+    run_pending_checks(schema);
     schema.as_owner(|| execute_all(false));
     let on_tables = steps
         .iter()
@@ -258,6 +265,10 @@ fn pending_checks(schema: &Schema) -> Vec<String> {
     .flatten()
     .map(|name| schema.qualify(&name))
     .collect()
+}
+
+pub fn run_pending_checks(schema: &Schema) {
+    run_pending(&pending_checks(schema), "IMMEDIATE");
 }
 
 /// As the caller: the pending checks are of the caller's own statements.
@@ -643,7 +654,7 @@ pub fn detach(data_schema: Option<&str>, force: Option<bool>) -> Vec<Line> {
         None => chosen(None),
     };
     for schema in schemas {
-        lines.extend(carry_out(&schema, BIND_LIMIT, || {
+        lines.extend(carry_out(&schema, LIMIT, || {
             pinned(|| {
                 let (steps, gone) = going_back(&schema, force);
                 if !gone.is_empty() && !force {
@@ -737,7 +748,7 @@ pub fn bind_on_create() {
             let schema = Schema::find(Some(&name));
             match status::incomplete(&schema) {
                 Some(reason) => Err(reason),
-                None => Ok(attach_one(&schema, wanted, BIND_LIMIT)),
+                None => Ok(attach_one(&schema, wanted, LIMIT)),
             }
         });
         let failed = match bound {

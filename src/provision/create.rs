@@ -3,8 +3,9 @@
 use pgrx::PgSqlErrorCode;
 use pgrx::prelude::*;
 
-use super::attach;
+use super::attach::{self, Step};
 use super::catalogue::{self, Mismatch, Schema, quote, scalar};
+use super::locks;
 use super::model::{self, Kind, Object};
 use crate::pg::error::Failure;
 use crate::pg::identity::{self, pinned};
@@ -43,6 +44,7 @@ pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
         }
     }
     contract_is_trusted(&schema);
+    lock_tables(&schema);
     let mut lines = schema.as_owner(|| {
         let mut lines = vec![private_schema(&schema)];
         for kind in Kind::CREATED {
@@ -59,6 +61,38 @@ pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
         }
     }
     lines
+}
+
+/// Locks the tables that stand there and have to change, all or none, as `attach` does: while one of them is
+/// waited for, the application waits for no other.
+fn lock_tables(schema: &Schema) {
+    let mut steps = attach::enforcing(schema);
+    for kind in [
+        Kind::Constraint,
+        Kind::Index,
+        Kind::ForeignKey,
+        Kind::Rls,
+        Kind::Policy,
+    ] {
+        let missing = |object: &&Object| {
+            !catalogue::exists(schema, object) && catalogue::unmet(schema, object).is_none()
+        };
+        for object in model::objects(kind).filter(missing) {
+            for table in object.tables() {
+                let step = Step::on(table, String::new(), "created", vec![object.sql.to_owned()]);
+                steps.push(match kind {
+                    Kind::Index | Kind::ForeignKey => step,
+                    _ => step.exclusive(),
+                });
+            }
+        }
+    }
+    let stands = |table: &str| catalogue::table_owner(&schema.name, table).is_some();
+    steps.retain(|step| !step.sql.is_empty() && step.table.is_some_and(stands));
+    if !steps.is_empty() {
+        attach::run_pending_checks(schema);
+        schema.as_owner(|| locks::lock(schema, &steps, attach::LIMIT));
+    }
 }
 
 /// Refuses to build on somebody else's contract schema or helper functions: every policy would ask them

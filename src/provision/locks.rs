@@ -1,5 +1,6 @@
 //! The locks that `attach` and `detach` need, taken so that nobody else pays for them.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
@@ -49,8 +50,15 @@ pub fn take_turns(schema: &Schema, limit: Duration) {
 /// the application's locks cross ours it is us who yield.
 pub fn lock(schema: &Schema, steps: &[Step], limit: Duration) {
     let deadline = Instant::now() + limit;
+    // What no guard stands on comes last.
+    let others: BTreeSet<&str> = steps
+        .iter()
+        .filter_map(|step| step.table)
+        .filter(|table| !ORDER.contains(table))
+        .collect();
     let needed: Vec<(&str, bool)> = ORDER
         .iter()
+        .chain(&others)
         .filter_map(|table| {
             let mut of_table = steps
                 .iter()

@@ -153,6 +153,13 @@ impl Object {
         OPTIONAL.contains(&self.table)
     }
 
+    /// The table that it changes, and the one that it refers to.
+    pub fn tables(&self) -> impl Iterator<Item = &'static str> {
+        let referred = self.sql.split_once("REFERENCES ").map(|(_, rest)| rest);
+        let name = referred.and_then(|rest| rest.split([' ', '\n', ';']).next());
+        std::iter::once(self.table).chain(name)
+    }
+
     /// Whether a contract function is the same for every data schema.
     pub fn is_shared(&self) -> bool {
         self.is_private() && !self.sql.contains("{data_schema}")

@@ -1,6 +1,7 @@
 //! `provision`: refuses as a whole, repeats without effect, serves any number of schemas.
 
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use libtest_mimic::Trial;
@@ -72,6 +73,11 @@ pub fn trials(server: &Server) -> Vec<Trial> {
             server,
             "provision: two callers at once leave one whole data model",
             two_callers,
+        ),
+        case(
+            server,
+            "provision: tables in use are locked all or none",
+            in_use,
         ),
         bare_case(
             server,
@@ -411,6 +417,53 @@ fn two_callers(db: &Db) -> Result<()> {
         again.iter().all(|row| row.get::<_, &str>(0) == "present"),
         "not whole after two callers"
     );
+    Ok(())
+}
+
+/// An older release's schema: an index and a guard are missing, of different tables.
+fn in_use(db: &Db) -> Result<()> {
+    let (tenant, command) = db.legacy()?;
+    let mut owner = db.owner()?;
+    owner.batch_execute(
+        "DROP INDEX sandbox_leases_reap_idx; DROP POLICY modal_inventory_owner_read ON sandbox_leases;
+         DROP TRIGGER supervised_command_guard ON sandbox_retained_processes;
+         DROP TRIGGER sandbox_retained_processes_identity_v2 ON sandbox_retained_processes",
+    )?;
+    let before = snapshot(&mut db.admin()?)?;
+    let mut app = db.app(&tenant)?;
+    let process = "UPDATE sandbox_retained_processes SET reconcile_attempts = 1 WHERE id = $1";
+    let lease = "UPDATE sandbox_leases SET updated_at = now() WHERE id = $1";
+
+    let mut held = app.transaction()?;
+    accepted(&mut held, process, &[&command.process])?;
+    let refusal = refused(&mut owner, PROVISION, &[&SCHEMA])?;
+    refusal.has_state("55P03")?;
+    same(&before, &snapshot(&mut db.admin()?)?)?;
+
+    // The transaction goes on to the other table while provision waits for the first.
+    let waited = thread::scope(|scope| -> Result<Duration> {
+        let provisioning = scope.spawn(|| owner.execute(PROVISION, &[&SCHEMA]));
+        thread::sleep(Duration::from_millis(1500));
+        let start = Instant::now();
+        accepted(&mut held, lease, &[&tenant.lease])?;
+        let waited = start.elapsed();
+        held.commit()?;
+        let done = provisioning
+            .join()
+            .map_err(|_| anyhow::anyhow!("provision panicked"))?;
+        done.context("provision once the tables were free")?;
+        Ok(waited)
+    })?;
+    ensure!(
+        waited < Duration::from_millis(600),
+        "the application waited {waited:?}"
+    );
+    let ready: bool = value(
+        &mut db.owner()?,
+        "SELECT opengeni_guards.ready($1)",
+        &[&SCHEMA],
+    )?;
+    ensure!(ready);
     Ok(())
 }
 
