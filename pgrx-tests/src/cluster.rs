@@ -8,7 +8,7 @@ use std::process::{self, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use opengeni_guards_harness::server::{SUPERUSER, Server};
 
 use crate::account::Account;
@@ -105,9 +105,15 @@ pub struct Cluster {
 impl Cluster {
     /// Makes and starts a server for `purpose` from `tree`.
     pub fn start(setup: &Setup, tree: &Tree, purpose: &str) -> Result<Cluster> {
+        let cluster = Cluster::create(setup, tree, purpose, &[])?;
+        cluster.launch()?;
+        Ok(cluster)
+    }
+
+    /// Makes a cluster without starting its server.
+    fn create(setup: &Setup, tree: &Tree, purpose: &str, options: &[&str]) -> Result<Cluster> {
         let name = format!("{purpose}-pg{}", tree.major);
         let run = RunDir::create(setup, &name, &tree.bindir)?;
-        let data = run.server().join("data");
         let log = run.server().join("log");
         let cluster = Cluster {
             server: Server {
@@ -123,28 +129,104 @@ impl Cluster {
             run,
             log,
         };
-
-        initdb(&setup.account, &tree.bindir, &data)?;
-        configure(&data, &cluster.server.socket_dir)?;
-        let mut start = setup.account.command(tree.bindir.join("pg_ctl"));
-        start.args(["start", "--wait", "--silent", "-D"]).arg(&data);
-        start.arg("-l").arg(&cluster.log);
-        let output = start.output().context("cannot run pg_ctl")?;
-        if !output.status.success() {
-            bail!(
-                "the server for {purpose} did not start:\n{}{}",
-                String::from_utf8_lossy(&output.stderr),
-                fs::read_to_string(&cluster.log).unwrap_or_default()
-            );
-        }
+        initdb(&setup.account, &tree.bindir, &cluster.data(), options)?;
+        configure(&cluster.data(), &cluster.server.socket_dir)?;
         Ok(cluster)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.run.server().join("data")
+    }
+
+    fn launch(&self) -> Result<()> {
+        let mut start = self.run.account.command(self.server.bindir.join("pg_ctl"));
+        start.args(["start", "--wait", "--silent", "-D"]);
+        start.arg(self.data()).arg("-l").arg(&self.log);
+        let output = start.output().context("cannot run pg_ctl")?;
+        ensure!(
+            output.status.success(),
+            "the server did not start:\n{}{}",
+            String::from_utf8_lossy(&output.stderr),
+            fs::read_to_string(&self.log).unwrap_or_default()
+        );
+        Ok(())
+    }
+
+    /// Ends sessions and server in order, as pg_upgrade wants to find the data.
+    fn shut_down(&self) -> Result<()> {
+        self.tool("pg_ctl", |command| {
+            command.args(["stop", "--wait", "--silent", "-m", "fast", "-D"]);
+            command.arg(self.data());
+        })
+    }
+
+    /// Puts the transaction ids, 64 bits of them, beyond what their lower half can tell.
+    pub fn skip_to_epoch(&self, epoch: u32) -> Result<()> {
+        self.shut_down()?;
+        self.tool("pg_resetwal", |command| {
+            command.arg(format!("--epoch={epoch}")).arg(self.data());
+        })?;
+        self.launch()
+    }
+
+    /// The same databases served by `tree`: pg_upgrade makes a new cluster of this one.
+    pub fn upgrade(self, setup: &Setup, tree: &Tree, purpose: &str) -> Result<Cluster> {
+        self.shut_down()?;
+        // What initdb does by default since 18, and the cluster it takes the place of does not have.
+        let checksums: &[&str] = match (self.server.major, tree.major) {
+            (..18, 18..) => &["--no-data-checksums"],
+            _ => &[],
+        };
+        let new = Cluster::create(setup, tree, purpose, checksums)?;
+        for check in [&["--check"][..], &[]] {
+            let checked = new.tool("pg_upgrade", |command| {
+                command.args(["--username", SUPERUSER, "--no-sync"]);
+                command.arg("--old-bindir").arg(&self.server.bindir);
+                command.arg("--old-datadir").arg(self.data());
+                command.arg("--new-datadir").arg(new.data());
+                // Where it has its socket and writes a script.
+                command.args(check).current_dir(new.run.server());
+            });
+            checked.map_err(|error| anyhow!("{error:#}\n{}", new.upgrade_logs()))?;
+        }
+        new.launch()?;
+        Ok(new)
+    }
+
+    /// How the files end that pg_upgrade refers to when it fails; they go with the cluster.
+    fn upgrade_logs(&self) -> String {
+        let output = Command::new("find")
+            .arg(self.data().join("pg_upgrade_output.d"))
+            .args(["-type", "f", "-size", "+0"])
+            .args(["-exec", "tail", "-v", "-n", "15", "{}", "+"])
+            .output();
+        output.map_or_else(
+            |error| error.to_string(),
+            |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+        )
+    }
+
+    /// Runs one of the server's programs to its end; an error has what it said.
+    fn tool(&self, name: &str, arguments: impl FnOnce(&mut Command)) -> Result<()> {
+        let mut command = self.run.account.command(self.server.bindir.join(name));
+        arguments(&mut command);
+        let output = command
+            .output()
+            .with_context(|| format!("cannot run {name}"))?;
+        ensure!(
+            output.status.success(),
+            "{name} failed:\n{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
     }
 
     /// Leaves the server running and returns the command that stops it.
     pub fn keep(mut self) -> Result<String> {
         fs::write(self.run.path.join(KEPT), "")?;
         self.run.kept = true;
-        let data = self.run.server().join("data");
+        let data = self.data();
         let account = &self.run.account;
         let become_account = if account.switch {
             format!("runuser -u {} -- ", account.user.name)
@@ -168,13 +250,14 @@ impl Drop for Cluster {
     }
 }
 
-fn initdb(account: &Account, bindir: &Path, data: &Path) -> Result<()> {
+fn initdb(account: &Account, bindir: &Path, data: &Path, options: &[&str]) -> Result<()> {
     let mut errors = String::new();
     for locale in ["C.UTF-8", "C"] {
         let output = account
             .command(bindir.join("initdb"))
             .args(["--no-sync", "-A", "trust", "-U", SUPERUSER, "-E", "UTF8"])
             .arg(format!("--locale={locale}"))
+            .args(options)
             .arg("-D")
             .arg(data)
             .output()

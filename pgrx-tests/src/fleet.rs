@@ -414,12 +414,24 @@ fn build_native(server: &Server) -> Result<Side> {
 /// The originals, owned by a superuser: under any other owner they see an empty fleet.
 fn build_original(server: &Server, oracle: &Path) -> Result<Side> {
     const DATABASE: &str = "opengeni_fleet_original";
+    build(server, oracle, DATABASE, &[])?;
+    Side::open(server, DATABASE)
+}
+
+/// Builds the PL/pgSQL originals in a database of their own.
+pub fn build(
+    server: &Server,
+    oracle: &Path,
+    database: &str,
+    settings: &[(&str, &str)],
+) -> Result<()> {
     let mut build = Command::new("bash");
     let path = std::env::var("PATH").unwrap_or_default();
     let output = build
         .arg(oracle.join("build.sh"))
         .envs(server.environment())
-        .env("ORACLE_DB", DATABASE)
+        .env("ORACLE_DB", database)
+        .envs(settings.iter().copied())
         .env("PATH", format!("{}:{path}", server.bindir.display()))
         .output()
         .context("cannot run the oracle's build.sh")?;
@@ -429,10 +441,11 @@ fn build_original(server: &Server, oracle: &Path) -> Result<Side> {
             String::from_utf8_lossy(&output.stderr)
         );
     }
-    Side::open(server, DATABASE)
+    Ok(())
 }
 
-fn find_oracle() -> Option<PathBuf> {
+/// Where the originals can be built from, if they are at hand.
+pub fn find_oracle() -> Option<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/oracle");
     directory.join("build.sh").exists().then_some(directory)
 }

@@ -7,10 +7,12 @@ mod cluster;
 mod extension;
 mod fleet;
 mod outcome;
+mod pgspot;
 mod progress;
 mod setup;
 mod tiers;
 mod tree;
+mod upgrade;
 mod workspace;
 
 use std::process::ExitCode;

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
+use opengeni_guards_harness::server::Server;
 
 use crate::cluster::{Cluster, RunDir};
 use crate::extension;
@@ -14,6 +15,7 @@ use crate::progress::{Step, Stream, Tail};
 use crate::setup::Setup;
 use crate::tree::Trees;
 use crate::workspace::{EXTENSION, HARNESS};
+use crate::{pgspot, upgrade};
 
 /// What can be tested by itself, in the order in which everything runs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -38,6 +40,10 @@ pub enum Tier {
     Storm,
     /// Readers that capture the same output, killed now and then
     Capture,
+    /// Databases in use, carried from major to major by pg_upgrade
+    PgUpgrade,
+    /// Timescale's pgspot on every line of SQL that the extension brings or creates
+    Pgspot,
 }
 
 /// In the name of every test that `#[pg_test]` makes, and of no other.
@@ -54,6 +60,8 @@ pub fn run(setup: &Setup, tiers: &[Tier]) -> Result<Counts> {
             Tier::Fmt => total += report(tier, None, || fmt(setup)),
             Tier::Clippy => total += report(tier, None, || clippy(setup)),
             Tier::Unit => total += report(tier, None, || unit(setup)),
+            Tier::PgUpgrade => total += report(tier, None, || upgrade::run(setup)),
+            Tier::Pgspot => total += report(tier, None, || pgspot::run(setup)),
             _ => {
                 for trees in setup.trees.values() {
                     let major = trees.release.major;
@@ -239,11 +247,24 @@ fn program(setup: &Setup, trees: &Trees, name: &str, title: &str) -> Result<Coun
     let major = trees.release.major;
     extension::install(setup, &trees.release)?;
     let cluster = Cluster::start(setup, &trees.release, name)?;
+    let title = format!("{title}, PostgreSQL {major}");
+    program_on(setup, &cluster.server, name, &title, |_| {})
+}
+
+/// One of the harness's own test programs, on a server that runs already.
+pub fn program_on(
+    setup: &Setup,
+    server: &Server,
+    name: &str,
+    title: &str,
+    more: impl FnOnce(&mut Command),
+) -> Result<Counts> {
     let mut command = setup.workspace.cargo();
     command.args(["test", "--package", HARNESS, "--test", name]);
-    cluster.server.export(&mut command);
-    let title = format!("{title}, PostgreSQL {major}");
-    libtest(setup, &title, &format!("{name}-pg{major}"), &mut command)
+    server.export(&mut command);
+    more(&mut command);
+    let log = format!("{name}-pg{}", server.major);
+    libtest(setup, title, &log, &mut command)
 }
 
 /// Runs a program that ends in libtest's output, and shows a line per test.
