@@ -102,9 +102,9 @@ const ALLOWED: &[Allowed] = &[
     ),
 ];
 
-/// Why they have no SET clause.
-const INVOKER: &str = "it runs as its caller, calls only what it is bound to, and is inlined";
-const POLICY: &str = "policies ask it for every row, which is cheap as long as it is inlined";
+const INVOKER: &str = "it runs as its caller and calls only what it is bound to";
+const POLICY: &str =
+    "the same, and policies ask it for every row: without a SET clause it is inlined";
 
 /// What pgspot has to find, or it finds nothing at all.
 const BAD: (&str, &[&str]) = (

@@ -30,14 +30,13 @@ const NEW: [&str; 7] = [
 
 pub fn run(setup: &Setup) -> Result<Counts> {
     let mut majors = setup.trees.values().map(|trees| &trees.release);
-    let mut counts = Counts::default();
     let (Some(first), true) = (majors.next(), setup.trees.len() > 1) else {
         return Ok(skipped("one PostgreSQL major is at hand, two are needed"));
     };
     extension::install(setup, first)?;
     let mut cluster = Cluster::start(setup, first, PROGRAM)?;
     cluster.skip_to_epoch(EPOCH)?;
-    counts += program_on(setup, &cluster.server, PROGRAM, "In use before", |_| {})?;
+    let mut counts = use_databases(setup, &cluster, None)?;
     for tree in majors {
         let from = cluster.server.major;
         let title = format!("pg_upgrade, PostgreSQL {from} to {}", tree.major);
@@ -54,28 +53,33 @@ pub fn run(setup: &Setup) -> Result<Counts> {
         drop(next);
         let upgraded = cluster.upgrade(setup, tree, PROGRAM);
         step.clear();
-        let outcome = match upgraded {
-            Ok(_) => Outcome::Passed,
-            Err(_) => Outcome::Failed,
-        };
-        println!("  {outcome} {title}");
-        counts += Counts::of(outcome);
         cluster = match upgraded {
             Ok(upgraded) => upgraded,
             Err(error) => {
-                println!("{error:#}");
+                println!("  {} {title}: {error:#}", Outcome::Failed);
+                counts += Counts::of(Outcome::Failed);
                 return Ok(counts);
             }
         };
-        counts += program_on(setup, &cluster.server, PROGRAM, "In use after", |command| {
-            command.env("OPENGENI_GUARDS_UPGRADED_FROM", from.to_string());
-        })?;
+        println!("  {} {title}", Outcome::Passed);
+        counts += Counts::of(Outcome::Passed);
+        counts += use_databases(setup, &cluster, Some(from))?;
     }
     Ok(counts)
 }
 
-/// Whether new columns get an option `pg_attver`, as they do since the releases of November 2026 (15.20). pg_upgrade carries
-/// it along, and an earlier release does not take it, with or without the extension.
+/// Makes the databases and uses them or, after an upgrade `from` another major, judges them and goes on.
+fn use_databases(setup: &Setup, cluster: &Cluster, from: Option<u32>) -> Result<Counts> {
+    let title = format!("Databases in use, PostgreSQL {}", cluster.server.major);
+    program_on(setup, &cluster.server, PROGRAM, &title, |command| {
+        if let Some(from) = from {
+            command.env("OPENGENI_GUARDS_UPGRADED_FROM", from.to_string());
+        }
+    })
+}
+
+/// Whether the server gives new columns an option `pg_attver`: 15.20 does, 16.14 and 18.6 do not. pg_upgrade carries it along,
+/// and fails at the first table of any kind where the new server does not know it.
 fn stamps_columns(server: &Server) -> Result<bool> {
     let mut session = server.connect(SUPERUSER, "postgres")?;
     session.batch_execute("CREATE TEMP TABLE stamped (it int)")?;
