@@ -137,12 +137,9 @@ pub fn run(setup: &Setup) -> Result<Counts> {
     let found = checker.findings("bad", BAD.0)?;
     let mut counts = outcome("what is bad is found", &difference(&found, BAD.1));
 
-    let tree = &setup
-        .trees
-        .values()
-        .next()
-        .context("no PostgreSQL")?
-        .release;
+    // The one that the tier before has built.
+    let trees = setup.trees.values().next_back();
+    let tree = &trees.context("no PostgreSQL at hand")?.release;
     extension::install(setup, tree)?;
     let cluster = Cluster::start(setup, tree, "pgspot")?;
     let server = &cluster.server;
