@@ -121,7 +121,7 @@ fn without_extension(client: &mut Client) -> Result<Vec<String>> {
 }
 
 /// A command's life, and one thing that must not happen in it.
-fn works(db: &Db, speaks: bool) -> Result<()> {
+pub fn works(db: &Db, speaks: bool) -> Result<()> {
     let tenant = db.tenant()?;
     let command = Command::new(1);
     let mut app = db.app(&tenant)?;

@@ -9,6 +9,7 @@ mod evidence;
 mod fleet;
 mod grants;
 mod hardening;
+mod hazards;
 mod introspection;
 mod inventory;
 mod live_attach;
@@ -56,6 +57,7 @@ fn main() -> anyhow::Result<()> {
         inventory::trials,
         contract::trials,
         hardening::trials,
+        hazards::trials,
         commands::trials,
         attach::trials,
         shadow::trials,

@@ -1,0 +1,1597 @@
+//! The design's hazards where they matter most: on PL/pgSQL originals that the extension came to later.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use libtest_mimic::Trial;
+use opengeni_guards_harness::demo::protocol::{self, Command, Cursor, Tenant, streams};
+use opengeni_guards_harness::server::Server;
+use postgres::{Client, GenericClient};
+use uuid::Uuid;
+
+use crate::attach::{extension, switch};
+use crate::dump;
+use crate::fleet::{self, READERS, WRITERS};
+use crate::support::*;
+
+pub fn trials(server: &Server) -> Vec<Trial> {
+    let cases: [(&str, Body); 11] = [
+        (
+            "11: a workspace or an account goes with its settled history, and with nothing else",
+            history_goes,
+        ),
+        (
+            "11: whatever the order of the foreign keys, the guards decide nothing about cascades",
+            foreign_keys_in_any_order,
+        ),
+        (
+            "11: after pg_dump | psql of an attached database history goes as before",
+            history_goes_after_restore,
+        ),
+        (
+            "12: a column that a guard reads is renamed and renamed back, table by table",
+            columns_renamed,
+        ),
+        (
+            "12: a column that the contract functions read is renamed and renamed back",
+            contract_column_renamed,
+        ),
+        (
+            "12: a table is renamed and renamed back, table by table",
+            tables_renamed,
+        ),
+        (
+            "12: a table is dropped, provisioned and attached again",
+            tables_dropped,
+        ),
+        (
+            "12: the schema is renamed, and detached under its new name",
+            schema_renamed,
+        ),
+        (
+            "14: a guard that was dropped, disabled or taken back shows, and attach mends what it may",
+            guards_go,
+        ),
+        (
+            "14: a contract function that a migration took back shows, and attach replaces it",
+            contract_taken_back,
+        ),
+        (
+            "30: nothing that happens to a row later hides it from the checks at COMMIT",
+            checked_at_commit,
+        ),
+    ];
+    cases
+        .into_iter()
+        .map(|(name, body)| original_case(server, &format!("hazard {name}"), body))
+        .collect()
+}
+
+/// Has the guards of the originals' database call the native functions; a session of the owner.
+fn attached(db: &Db) -> Result<Client> {
+    extension(db)?;
+    let mut owner = db.owner()?;
+    let done = switch(&mut owner, "attach('opengeni')")?;
+    ensure!(
+        !done.iter().any(|line| line.starts_with("left ")),
+        "{done:#?}"
+    );
+    ensure!(is_ready(&mut owner)?);
+    Ok(owner)
+}
+
+fn is_ready(client: &mut impl GenericClient) -> Result<bool> {
+    value(client, "SELECT opengeni_guards.ready($1)", &[&SCHEMA])
+}
+
+/// What status() says of an object, by the beginning of its name.
+fn states(client: &mut impl GenericClient, object: &str) -> Result<Vec<String>> {
+    lines(
+        client,
+        "SELECT DISTINCT state FROM opengeni_guards.status($1) WHERE starts_with(object, $2) ORDER BY 1",
+        &[&SCHEMA, &object],
+    )
+}
+
+fn says(refusal: &Refusal, sqlstate: &str, rule: &str) -> Result<()> {
+    ensure!(
+        refusal.sqlstate == sqlstate && refusal.rule.as_deref() == Some(rule),
+        "expected {sqlstate} {rule}, got {refusal:?}"
+    );
+    Ok(())
+}
+
+/// Commits statements in one transaction; what refused them, at once or at COMMIT.
+fn committed(client: &mut Client, sql: &str) -> Result<Option<Refusal>> {
+    let mut transaction = client.transaction()?;
+    let done = match transaction.batch_execute(sql) {
+        Ok(()) => transaction.commit(),
+        Err(error) => transaction.rollback().and(Err(error)),
+    };
+    match done {
+        Ok(()) => Ok(None),
+        Err(error) => Refusal::of(&error).map(Some),
+    }
+}
+
+/// The same, and the answer has to be this rule, or none.
+fn answers(client: &mut Client, sql: &str, expected: Option<(&str, &str)>) -> Result<()> {
+    match (committed(client, sql)?, expected) {
+        (None, None) => Ok(()),
+        (Some(refusal), Some((sqlstate, rule))) => says(&refusal, sqlstate, rule),
+        (None, Some((_, rule))) => Err(anyhow!("accepted, should have been refused by {rule}")),
+        (Some(refusal), None) => Err(anyhow!("refused: {refusal:?}")),
+    }
+    .with_context(|| sql.to_owned())
+}
+
+// States ---------------------------------------------------------------------------------------------
+
+const OPEN_PTY: &str = "INSERT INTO opengeni.sandbox_pty_sessions
+   (account_id, workspace_id, session_id, exec_session_id, lease_epoch, cols, rows, shell, cwd, opened_by, lease_id,
+    sandbox_group_id, retained_process_id, open_admission_id, provider_backend, provider_instance_id, route_kind,
+    route_target_id, route_epoch, status)
+ SELECT account_id, workspace_id, session_id, provider_session_id, lease_epoch, 80, 24, 'sh', '/', 'me', lease_id,
+    sandbox_group_id, id, parent_admission_id, provider_backend, provider_instance_id, route_kind,
+    route_target_id, route_epoch, '{status}' FROM opengeni.sandbox_retained_processes WHERE id = '{process}'";
+
+fn pty(command: &Command, status: &str) -> String {
+    OPEN_PTY
+        .replace("{status}", status)
+        .replace("{process}", &command.process.to_string())
+}
+
+/// An artifact of the tenant's lease as it is.
+fn artifact(tenant: &Tenant, id: Uuid, state: &str) -> String {
+    let key = r#"{"version":1,"serverUrl":"https://modal","workspaceName":"w","environment":""}"#;
+    format!(
+        "INSERT INTO opengeni.sandbox_checkpoint_artifacts (id, account_id, workspace_id, sandbox_group_id,
+           source_lease_id, source_lease_epoch, source_instance_id, source_workspace_generation, provenance,
+           provider_backend, provider_binding_key, provider_binding, object_kind, object_id, archive_base64,
+           archive_sha256, archive_bytes, descriptor, descriptor_revision, state, delete_after)
+         SELECT '{id}', account_id, workspace_id, sandbox_group_id, id, lease_epoch, 'sb-1', workspace_generation,
+           'native_capture', 'modal', '{key}', '{key}', 'modal_filesystem_snapshot', '{id}', 'YQ==',
+           encode(sha256('a'), 'hex'), 1,
+           jsonb_build_object('version', 2, 'kind', 'provider_snapshot', 'revision', 'r', 'archiveSha256',
+             encode(sha256('a'), 'hex'), 'archiveBytes', 1, 'snapshotId', '{id}', 'provider',
+             'modal_snapshot_filesystem', 'workspacePersistence', 'snapshot_filesystem'),
+           'r', '{state}', CASE WHEN '{state}' = 'delete_pending' THEN now() END
+         FROM opengeni.sandbox_leases WHERE id = '{}';",
+        tenant.lease
+    )
+}
+
+/// The lease refers to an artifact as its current checkpoint.
+fn refer(tenant: &Tenant, artifact: Uuid) -> String {
+    format!(
+        r#"UPDATE opengeni.sandbox_leases SET current_checkpoint_artifact_id = '{artifact}',
+             archive_generation = workspace_generation, resume_state =
+               '{{"sessionState": {{"workspaceArchive": "YQ==", "workspaceArchiveMeta": {{"revision": "r"}}}}}}'
+           WHERE id = '{}';"#,
+        tenant.lease
+    )
+}
+
+/// A revision of the workspace's charter.
+fn revision(tenant: &Tenant, id: Uuid, superseded: Option<Uuid>) -> String {
+    let superseded = superseded.map_or("NULL".to_owned(), |id| format!("'{id}'"));
+    format!(
+        "INSERT INTO opengeni.workspace_instruction_policy_revisions (id, account_id, workspace_id, kind, scope,
+           content, content_hash, provenance_source, supersedes_revision_id, created_by_subject_id, revision)
+         VALUES ('{id}', '{}', '{}', 'charter', 'global', 'text', encode(sha256('text'), 'hex'), 'human',
+           {superseded}, 'me', nextval('opengeni.workspace_instruction_policy_revision_seq'));",
+        tenant.account, tenant.workspace
+    )
+}
+
+/// The head names a revision.
+fn head(id: Uuid) -> String {
+    format!(
+        "INSERT INTO opengeni.workspace_instruction_policy_heads (account_id, workspace_id, kind, scope, revision_id,
+           revision, content_hash, activation_version)
+         SELECT account_id, workspace_id, kind, scope, id, revision, content_hash, 1
+         FROM opengeni.workspace_instruction_policy_revisions WHERE id = '{id}';"
+    )
+}
+
+/// An activation from one revision to the next.
+fn activation(old: Uuid, new: Uuid) -> String {
+    format!(
+        "INSERT INTO opengeni.workspace_instruction_policy_activation_events (account_id, workspace_id, kind, scope,
+           type, activation_version, old_revision_id, old_revision, old_content_hash, new_revision_id, new_revision,
+           new_content_hash, actor_subject_id, reason)
+         SELECT new.account_id, new.workspace_id, new.kind, new.scope, 'activate', new.revision, old.id, old.revision,
+           old.content_hash, new.id, new.revision, new.content_hash, 'me', 'because'
+         FROM opengeni.workspace_instruction_policy_revisions old, opengeni.workspace_instruction_policy_revisions new
+         WHERE old.id = '{old}' AND new.id = '{new}';"
+    )
+}
+
+/// A command whose exit is proven: it may settle.
+fn prove(app: &mut Client, command: &Command) -> Result<()> {
+    for step in [
+        protocol::cancel(command, "explicit_stop"),
+        protocol::record_receipt(command, command.receipt(0)),
+        protocol::capture(command, streams(&Cursor::end(9), &Cursor::end(0)), true),
+    ] {
+        commit(app, &[step])?;
+    }
+    Ok(())
+}
+
+/// A tenant with all that a workspace leaves behind: commands that exited, were rejected, lost or never
+/// supervised, input, a terminal, a viewer, checkpoints, policies.
+fn history(db: &Db) -> Result<Tenant> {
+    let tenant = db.tenant()?;
+    let mut app = db.app(&tenant)?;
+    let [exited, rejected, legacy, lost] = [1, 2, 3, 4].map(Command::new);
+
+    commit(&mut app, &[protocol::launch(&tenant, &exited)])?;
+    answers(&mut app, &pty(&exited, "open"), None)?;
+    let child = Uuid::new_v4();
+    for step in [
+        protocol::admit_input(&tenant, &exited, child),
+        protocol::advance_input(&exited, 1),
+        protocol::settle_input(child),
+    ] {
+        commit(&mut app, &[step])?;
+    }
+    prove(&mut app, &exited)?;
+    let mut transaction = app.transaction()?;
+    transaction
+        .batch_execute("UPDATE sandbox_pty_sessions SET status = 'closed', closed_at = now()")?;
+    run(&mut transaction, &protocol::settle(&tenant, &exited, 0))?;
+    transaction.commit()?;
+
+    commit(&mut app, &[protocol::launch(&tenant, &rejected)])?;
+    commit(&mut app, &[protocol::reject_launch(&tenant, &rejected)])?;
+    commit(
+        &mut app,
+        &[
+            protocol::admit(&tenant, &legacy),
+            protocol::retain(&tenant, &legacy),
+            protocol::attach(&legacy, legacy.legacy_provider_command(&tenant)),
+        ],
+    )?;
+    commit(&mut app, &[protocol::settle(&tenant, &legacy, 3)])?;
+    commit(&mut app, &[protocol::launch(&tenant, &lost)])?;
+    commit(&mut app, &[protocol::lose_provider(&tenant, &lost)])?;
+
+    accepted(
+        &mut app,
+        "INSERT INTO sandbox_lease_holders (account_id, workspace_id, lease_id, kind, holder_id)
+         VALUES ($1, $2, $3, 'viewer', 'somebody')",
+        &[&tenant.account, &tenant.workspace, &tenant.lease],
+    )?;
+    let [current, pending, first, second] = [(); 4].map(|()| Uuid::new_v4());
+    let published = artifact(&tenant, current, "current") + &refer(&tenant, current);
+    answers(&mut app, &published, None)?;
+    answers(
+        &mut app,
+        &artifact(&tenant, pending, "delete_pending"),
+        None,
+    )?;
+    let policies = [
+        revision(&tenant, first, None),
+        revision(&tenant, second, Some(first)),
+        head(second),
+        activation(first, second),
+    ];
+    answers(&mut app, &policies.concat(), None)?;
+    Ok(tenant)
+}
+
+/// How many rows of an account each table has.
+fn rows_of(client: &mut impl GenericClient, tenant: &Tenant) -> Result<BTreeMap<String, i64>> {
+    let tables = lines(
+        client,
+        "SELECT relname::text FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+          WHERE relnamespace = 'opengeni'::regnamespace AND relkind = 'r' AND attname = 'account_id'",
+        &[],
+    )?;
+    let mut rows = BTreeMap::new();
+    for (table, column) in tables
+        .iter()
+        .map(|table| (table.as_str(), "account_id"))
+        .chain([("managed_accounts", "id")])
+    {
+        let sql = format!("SELECT count(*) FROM opengeni.{table} WHERE {column} = $1");
+        rows.insert(table.to_owned(), value(client, &sql, &[&tenant.account])?);
+    }
+    Ok(rows)
+}
+
+/// What has rows of the account left, once `what` is deleted. Artifacts refer to no workspace: the objects at
+/// the provider are still there, and the queue deletes them.
+fn expected_left(what: &str) -> Vec<&'static str> {
+    match what {
+        "workspaces" => vec!["managed_accounts", "sandbox_checkpoint_artifacts"],
+        _ => vec!["sandbox_checkpoint_artifacts"],
+    }
+}
+
+fn left(rows: &BTreeMap<String, i64>) -> Vec<&str> {
+    rows.iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(table, _)| table.as_str())
+        .collect()
+}
+
+fn deletion(what: &str, tenant: &Tenant) -> String {
+    let id = match what {
+        "workspaces" => tenant.workspace,
+        _ => tenant.account,
+    };
+    format!("DELETE FROM opengeni.{what} WHERE id = '{id}'")
+}
+
+const PARENTS: [&str; 2] = ["workspaces", "managed_accounts"];
+
+// 11 -------------------------------------------------------------------------------------------------
+
+/// The application deletes workspaces and accounts; `bystander` keeps what it has.
+fn goes(db: &Db, what: &str, tenant: &Tenant, bystander: &Tenant) -> Result<()> {
+    let mut admin = db.admin()?;
+    let (before, theirs) = (
+        rows_of(&mut admin, tenant)?,
+        rows_of(&mut admin, bystander)?,
+    );
+    // Turns are no part of what the guards know.
+    let empty: Vec<&str> = before
+        .iter()
+        .filter(|(table, count)| **count == 0 && !table.starts_with("session_turn"))
+        .map(|(table, _)| table.as_str())
+        .collect();
+    ensure!(
+        empty.iter().all(|table| *table == "sandbox_command_output"),
+        "nothing to go: {empty:?}"
+    );
+    let mut app = db.app(tenant)?;
+    let delete = deletion(what, tenant);
+    app.batch_execute(&format!("RESET {MARKER}"))?;
+    refused(&mut app, &delete, &[])?.speaks("protocol_v2.marker")?;
+    ensure!(rows_of(&mut admin, tenant)? == before);
+    set(&mut app, MARKER, "1")?;
+    answers(&mut app, &delete, None)?;
+    let after = rows_of(&mut admin, tenant)?;
+    ensure!(left(&after) == expected_left(what), "{what}: {after:?}");
+    ensure!(
+        after["sandbox_checkpoint_artifacts"] == before["sandbox_checkpoint_artifacts"],
+        "{after:?}"
+    );
+    ensure!(rows_of(&mut admin, bystander)? == theirs);
+    Ok(())
+}
+
+fn history_goes(db: &Db) -> Result<()> {
+    attached(db)?;
+    let bystander = history(db)?;
+    for what in PARENTS {
+        goes(db, what, &history(db)?, &bystander)?;
+        // As long as a supervised command is not settled, everything stays.
+        let (tenant, command) = db.supervised()?;
+        let mut app = db.app(&tenant)?;
+        let refusal = refused(&mut app, &deletion(what, &tenant), &[])?;
+        refusal.has_state("55000")?;
+        let rules = [
+            "process_holder.retained",
+            "parent_admission.retained",
+            "supervised_command.delete_unsettled",
+        ];
+        ensure!(
+            refusal
+                .rule
+                .as_deref()
+                .is_some_and(|rule| rules.contains(&rule)),
+            "{refusal:?}"
+        );
+        prove(&mut app, &command)?;
+        commit(&mut app, &[protocol::settle(&tenant, &command, 0)])?;
+        answers(&mut app, &deletion(what, &tenant), None)?;
+        let after = rows_of(&mut db.admin()?, &tenant)?;
+        ensure!(
+            left(&after)
+                .iter()
+                .all(|table| *table == "managed_accounts"),
+            "{after:?}"
+        );
+    }
+    Ok(())
+}
+
+fn history_goes_after_restore(db: &Db) -> Result<()> {
+    attached(db)?;
+    let (tenant, bystander) = (history(db)?, history(db)?);
+    let target = Db::empty(&db.server)?;
+    dump::restore(&target, &dump::dump(db)?)?;
+    ensure!(is_ready(&mut target.owner()?)?);
+    goes(&target, "workspaces", &tenant, &bystander)?;
+    // In pg_dump's order of the keys an account's own sessions hold it back, guards or not: see the next case.
+    answers(
+        &mut target.app(&tenant)?,
+        &deletion("managed_accounts", &tenant),
+        None,
+    )?;
+    goes(&target, "workspaces", &bystander, &tenant)
+}
+
+/// What a deletion comes to: what is left, or the error.
+fn outcome(
+    client: &mut impl GenericClient,
+    sql: &str,
+    tenant: &Tenant,
+) -> Result<Result<BTreeMap<String, i64>, Refusal>> {
+    let mut attempt = client.transaction()?;
+    let done = attempt.batch_execute(&format!("{sql}; SET CONSTRAINTS ALL IMMEDIATE"));
+    let outcome = match done {
+        Ok(()) => Ok(rows_of(&mut attempt, tenant)?),
+        Err(error) => Err(Refusal::of(&error)?),
+    };
+    attempt.rollback()?;
+    Ok(outcome)
+}
+
+fn foreign_keys_in_any_order(db: &Db) -> Result<()> {
+    let mut owner = attached(db)?;
+    let tenant = history(db)?;
+    let mut admin = db.admin()?;
+    let of_schema =
+        "FROM pg_constraint WHERE contype = 'f' AND connamespace = 'opengeni'::regnamespace";
+    let tables = lines(
+        &mut admin,
+        "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'opengeni'::regnamespace AND relkind = 'r'",
+        &[],
+    )?;
+    let (mut gone, mut stopped) = (0, 0);
+    for order in [
+        "oid",
+        "oid DESC",
+        // pg_dump's.
+        "conrelid::regclass::text, conname",
+        "conrelid::regclass::text DESC, conname DESC",
+        "md5(conname || 1)",
+        "md5(conname || 2)",
+        "md5(conname || 3)",
+        "md5(conname || 4)",
+    ] {
+        let keys = lines(
+            &mut owner,
+            &format!(
+                "SELECT format('ALTER TABLE %s ADD CONSTRAINT %I %s', conrelid::regclass, conname, pg_get_constraintdef(oid))
+                 {of_schema} ORDER BY {order}"
+            ),
+            &[],
+        )?;
+        ensure!(keys.len() > 20, "{} foreign keys", keys.len());
+        let drop = lines(
+            &mut owner,
+            &format!(
+                "SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname) {of_schema}"
+            ),
+            &[],
+        )?;
+        let mut transaction = owner.transaction()?;
+        transaction.batch_execute(&drop.join(";"))?;
+        transaction.batch_execute(&keys.join(";"))?;
+        transaction.commit()?;
+        for what in PARENTS {
+            let delete = deletion(what, &tenant);
+            let guarded = outcome(&mut db.app(&tenant)?, &delete, &tenant)?;
+            // The server's own answer, with nobody asked.
+            let mut transaction = admin.transaction()?;
+            for table in &tables {
+                transaction.batch_execute(&format!("ALTER TABLE {table} DISABLE TRIGGER USER"))?;
+            }
+            let alone = outcome(&mut transaction, &delete, &tenant)?;
+            transaction.rollback()?;
+            match (guarded, alone) {
+                (Ok(_), Ok(rows)) => {
+                    // The application sees its tenant only; the superuser all.
+                    ensure!(
+                        left(&rows) == expected_left(what),
+                        "{order}: {what}: {rows:?}"
+                    );
+                    let mut again = db.admin()?;
+                    match outcome(&mut again, &delete, &tenant)? {
+                        Ok(seen) => ensure!(seen == rows, "{order}: {what}: {seen:?}"),
+                        Err(refusal) => bail!("{order}: {what}: {refusal:?}"),
+                    }
+                    gone += 1;
+                }
+                // RESTRICT between tables that both go: the order of the keys decides, and only it.
+                (Err(ours), Err(theirs)) => {
+                    ensure!(
+                        ours.sqlstate == "23503" && ours.rule == theirs.rule,
+                        "{order}: {what}: {ours:?}, {theirs:?}"
+                    );
+                    stopped += 1;
+                }
+                (ours, theirs) => bail!("{order}: {what}: {ours:?}, {theirs:?}"),
+            }
+        }
+    }
+    ensure!(
+        gone >= 10,
+        "{gone} gone, {stopped} stopped by a foreign key"
+    );
+    ensure!(is_ready(&mut owner)?);
+    Ok(())
+}
+
+// 12 -------------------------------------------------------------------------------------------------
+
+/// A tenant on whom every guard has something to say: a published checkpoint, policies, and then a running
+/// command, one that has ended, a legacy one and a terminal.
+struct Scene {
+    tenant: Tenant,
+    running: Command,
+    ended: Command,
+    legacy: Command,
+    current: Uuid,
+    candidate: Uuid,
+    /// The charter's revisions, the second in force.
+    revisions: [Uuid; 2],
+    app: Client,
+}
+
+impl Scene {
+    fn set(db: &Db) -> Result<Self> {
+        let tenant = db.tenant()?;
+        let [running, ended, legacy] = [1, 2, 3].map(Command::new);
+        let [current, candidate, first, second] = [(); 4].map(|()| Uuid::new_v4());
+        let mut app = db.app(&tenant)?;
+        for sql in [
+            artifact(&tenant, current, "current") + &refer(&tenant, current),
+            artifact(&tenant, candidate, "candidate"),
+            revision(&tenant, first, None)
+                + &revision(&tenant, second, Some(first))
+                + &head(second)
+                + &activation(first, second),
+        ] {
+            answers(&mut app, &sql, None)?;
+        }
+        commit(&mut app, &[protocol::launch(&tenant, &ended)])?;
+        prove(&mut app, &ended)?;
+        commit(&mut app, &[protocol::settle(&tenant, &ended, 0)])?;
+        commit(&mut app, &[protocol::launch(&tenant, &running)])?;
+        commit(
+            &mut app,
+            &[
+                protocol::admit(&tenant, &legacy),
+                protocol::retain(&tenant, &legacy),
+            ],
+        )?;
+        answers(&mut app, &pty(&running, "open"), None)?;
+        Ok(Self {
+            tenant,
+            running,
+            ended,
+            legacy,
+            current,
+            candidate,
+            revisions: [first, second],
+            app,
+        })
+    }
+}
+
+fn columns_renamed(db: &Db) -> Result<()> {
+    let mut owner = attached(db)?;
+    let mut scene = Scene::set(db)?;
+    let process = scene.running.process;
+    let lease = scene.tenant.lease;
+    let [first, second] = scene.revisions;
+    let touch = format!(
+        "UPDATE sandbox_retained_processes SET reconcile_attempts = reconcile_attempts + 1 WHERE id = '{process}'"
+    );
+    let capture = format!(
+        "UPDATE sandbox_leases SET archive_capture_id = gen_random_uuid() WHERE id = '{lease}'"
+    );
+    let blocked = Some(("55000", "lease_capture.blocked"));
+    let activate = activation(second, first);
+    let third = revision(&scene.tenant, Uuid::new_v4(), Some(second));
+    let head =
+        "UPDATE workspace_instruction_policy_heads SET activation_version = activation_version + 1";
+    // Table and column; a write, which writes `{}` where it has to name the column; the guard that cannot read it;
+    // what the write is answered with the column in place.
+    for (table, column, write, guard, answer) in [
+        (
+            "sandbox_retained_processes",
+            "provider_session_id",
+            touch.as_str(),
+            "supervised_command_guard",
+            None,
+        ),
+        (
+            "sandbox_retained_processes",
+            "state",
+            &capture,
+            "supervised_command_capture_guard",
+            blocked,
+        ),
+        (
+            "sandbox_retained_processes",
+            "provider_session_id",
+            "UPDATE sandbox_pty_sessions SET cols = cols + 1",
+            "validate_sandbox_pty_process_v2",
+            None,
+        ),
+        (
+            "sandbox_workspace_mutation_admissions",
+            "actor_id",
+            "UPDATE sandbox_workspace_mutation_admissions SET operation = 'other'",
+            "supervised_command_blocker_guard",
+            Some(("55000", "parent_admission.retained")),
+        ),
+        (
+            "sandbox_workspace_mutation_admissions",
+            "settled_at",
+            &touch,
+            "validate_sandbox_retained_process_v2",
+            None,
+        ),
+        (
+            "sandbox_lease_holders",
+            "holder_id",
+            "UPDATE sandbox_lease_holders SET last_heartbeat_at = '2030-01-01Z'",
+            "supervised_command_blocker_guard",
+            Some(("55000", "process_holder.retained")),
+        ),
+        (
+            "sandbox_lease_holders",
+            "subject_id",
+            &touch,
+            "validate_sandbox_retained_process_v2",
+            None,
+        ),
+        (
+            "sandbox_leases",
+            "archive_generation",
+            &capture,
+            "supervised_command_capture_guard",
+            blocked,
+        ),
+        (
+            "sandbox_leases",
+            "current_checkpoint_artifact_id",
+            "UPDATE sandbox_leases SET workspace_generation = workspace_generation + 1",
+            "validate_sandbox_checkpoint_refs",
+            None,
+        ),
+        (
+            "sandbox_pty_sessions",
+            "exec_session_id",
+            "UPDATE sandbox_pty_sessions SET cols = cols + 1",
+            "validate_sandbox_pty_process_v2",
+            None,
+        ),
+        (
+            "sandbox_checkpoint_artifacts",
+            "archive_sha256",
+            "UPDATE sandbox_checkpoint_artifacts SET delete_attempts = 1",
+            "enforce_sandbox_checkpoint_artifact_immutability",
+            None,
+        ),
+        (
+            "sandbox_checkpoint_artifacts",
+            "state",
+            "UPDATE sandbox_checkpoint_artifacts SET {} = {}",
+            "validate_sandbox_checkpoint_artifact_refs",
+            None,
+        ),
+        (
+            "sandbox_leases",
+            "previous_checkpoint_artifact_id",
+            "UPDATE sandbox_checkpoint_artifacts SET state = state",
+            "validate_sandbox_checkpoint_artifact_refs",
+            None,
+        ),
+        (
+            "workspace_instruction_policy_revisions",
+            "scope",
+            &third,
+            "workspace_instruction_policy_validate_revision_link",
+            None,
+        ),
+        (
+            "workspace_instruction_policy_revisions",
+            "content_hash",
+            head,
+            "workspace_instruction_policy_validate_head",
+            None,
+        ),
+        (
+            "workspace_instruction_policy_heads",
+            "content_hash",
+            head,
+            "workspace_instruction_policy_validate_head",
+            None,
+        ),
+        (
+            "workspace_instruction_policy_activation_events",
+            "new_content_hash",
+            &activate,
+            "workspace_instruction_policy_validate_event",
+            None,
+        ),
+    ] {
+        let context = || format!("{table}.{column}: {write}");
+        let rename =
+            |from: &str, to: &str| format!("ALTER TABLE {table} RENAME COLUMN {from} TO {to}");
+        owner.batch_execute(&rename(column, "renamed"))?;
+        let renamed = match write.contains("{}") {
+            true => write.replace("{}", "renamed"),
+            // What names the column names it by its new name.
+            false => write.replace(&format!(" {column},"), " renamed,"),
+        };
+        let Some(refusal) = committed(&mut scene.app, &renamed)? else {
+            bail!("committed: {}", context());
+        };
+        refusal.has_state("42703").with_context(context)?;
+        refusal
+            .names(&[table, column, guard])
+            .with_context(context)?;
+        let seen = states(&mut owner, &format!("table {table}"))?;
+        ensure!(seen == ["incompatible"], "{}: {seen:?}", context());
+        refused(&mut owner, "SELECT opengeni_guards.attach('opengeni')", &[])?
+            .has_state("42703")?;
+        owner.batch_execute(&rename("renamed", column))?;
+        // The first answer in the same session is the right one.
+        let whole = write.replace("{}", column);
+        let undone = format!("{whole}; SET CONSTRAINTS ALL IMMEDIATE");
+        let mut attempt = scene.app.transaction()?;
+        match (attempt.batch_execute(&undone), answer) {
+            (Ok(()), None) => {}
+            (Err(error), Some((sqlstate, rule))) => {
+                says(&Refusal::of(&error)?, sqlstate, rule).with_context(context)?
+            }
+            (answer, _) => bail!("{}: {answer:?}", context()),
+        }
+        attempt.rollback()?;
+    }
+    ensure!(is_ready(&mut owner)?);
+    speaks_again(db)
+}
+
+fn contract_column_renamed(db: &Db) -> Result<()> {
+    let mut owner = attached(db)?;
+    fleet::pair(db, SCHEMA)?;
+    let mut app = db.session(APP)?;
+    let all = |client: &mut Client| -> Result<Vec<Result<Vec<String>, Refusal>>> {
+        let mut answers = Vec::new();
+        for function in READERS.iter().chain(WRITERS) {
+            let mut attempt = client.transaction()?;
+            let sql = format!(
+                "SELECT answer::text FROM {} AS answer ORDER BY 1",
+                function.contract()
+            );
+            answers.push(match attempt.query(&sql, &[]) {
+                Ok(rows) => Ok(rows
+                    .iter()
+                    .map(|row| row.get::<_, Option<String>>(0).unwrap_or_default())
+                    .collect()),
+                Err(error) => Err(Refusal::of(&error)?),
+            });
+            attempt.rollback()?;
+        }
+        Ok(answers)
+    };
+    let before = all(&mut app)?;
+    ensure!(before.iter().all(Result::is_ok), "{before:#?}");
+    for (table, column, least) in [
+        ("sandbox_leases", "liveness", 4),
+        ("sandbox_leases", "provider_deadline_at", 2),
+        ("sandbox_lease_holders", "last_heartbeat_at", 1),
+        ("sandbox_retained_processes", "reconcile_after", 1),
+        ("sandbox_checkpoint_artifacts", "delete_after", 1),
+        ("sandbox_checkpoint_artifacts", "state", 3),
+    ] {
+        owner.batch_execute(&format!(
+            "ALTER TABLE {table} RENAME COLUMN {column} TO renamed"
+        ))?;
+        let between = all(&mut app)?;
+        let mut failed = 0;
+        for (between, before) in between.iter().zip(&before) {
+            match between {
+                Ok(_) => ensure!(between == before, "{column}: {between:?}"),
+                Err(refusal) => {
+                    refusal.has_state("42703").and(refusal.names(&[column]))?;
+                    failed += 1;
+                }
+            }
+        }
+        ensure!(failed >= least, "{table}.{column}: {failed} failed");
+        owner.batch_execute(&format!(
+            "ALTER TABLE {table} RENAME COLUMN renamed TO {column}"
+        ))?;
+        let after = all(&mut app)?;
+        ensure!(after == before, "{table}.{column}: {after:#?}");
+    }
+    ensure!(is_ready(&mut owner)?);
+    Ok(())
+}
+
+/// The tables that have guards.
+const GUARDED: [&str; 9] = [
+    "sandbox_retained_processes",
+    "sandbox_workspace_mutation_admissions",
+    "sandbox_leases",
+    "sandbox_lease_holders",
+    "sandbox_pty_sessions",
+    "sandbox_checkpoint_artifacts",
+    "workspace_instruction_policy_revisions",
+    "workspace_instruction_policy_heads",
+    "workspace_instruction_policy_activation_events",
+];
+
+/// With a table gone from its name: what status() and ready() say, and that the switches fail, or work, clearly.
+fn missing(owner: &mut impl GenericClient, table: &str) -> Result<()> {
+    let qualified = format!("opengeni.{table}");
+    let seen: Vec<String> = lines(
+        owner,
+        "SELECT state FROM opengeni_guards.status('opengeni') WHERE object = 'table ' || $1",
+        &[&table],
+    )?;
+    ensure!(seen == ["missing"], "{table}: {seen:?}");
+    let guards: i64 = value(
+        owner,
+        "SELECT count(*) FROM opengeni_guards.status('opengeni')
+          WHERE object LIKE 'trigger % on ' || $1 AND state <> 'missing'",
+        &[&table],
+    )?;
+    ensure!(guards == 0, "{table}: {guards} guards are not missing");
+    ensure!(is_ready(owner)? != GUARDED.contains(&table), "{table}");
+    for call in ["attach('opengeni')", "attach('opengeni', mode => 'shadow')"] {
+        let refusal = refused(owner, &format!("SELECT opengeni_guards.{call}"), &[])?;
+        refusal.has_state("42P01")?;
+        refusal.names(&[&qualified, "provision"])?;
+    }
+    // Going back does without the table, unless what it puts back wants to see it.
+    let mut attempt = owner.transaction()?;
+    let rows = attempt.query(
+        "SELECT action, object FROM opengeni_guards.detach('opengeni')",
+        &[],
+    );
+    match rows {
+        Ok(rows) => {
+            let restored = rows.iter().filter(|row| {
+                row.get::<_, &str>(0) == "restored"
+                    && row.get::<_, &str>(1).starts_with("function ")
+            });
+            ensure!(restored.count() == 14, "{table}");
+        }
+        Err(error) => {
+            let refusal = Refusal::of(&error)?;
+            refusal
+                .has_state("42P01")
+                .and(refusal.names(&[&qualified]))?;
+        }
+    }
+    attempt.rollback()?;
+    Ok(())
+}
+
+fn tables_renamed(db: &Db) -> Result<()> {
+    let mut owner = attached(db)?;
+    let mut scene = Scene::set(db)?;
+    let process = scene.running.process;
+    let touch = format!(
+        "UPDATE sandbox_retained_processes SET reconcile_attempts = reconcile_attempts + 1 WHERE id = '{process}'"
+    );
+    let pty = "UPDATE sandbox_pty_sessions SET cols = cols + 1";
+    let head =
+        "UPDATE workspace_instruction_policy_heads SET activation_version = activation_version + 1";
+    let capture = "UPDATE sandbox_leases SET archive_capture_id = gen_random_uuid()";
+    let artifact = "UPDATE sandbox_checkpoint_artifacts SET state = state";
+    // A write elsewhere that needs the table, and the guard that misses it.
+    for (table, write, guard, answer) in [
+        (
+            "sandbox_retained_processes",
+            capture,
+            "supervised_command_capture_guard",
+            Some(("55000", "lease_capture.blocked")),
+        ),
+        (
+            "sandbox_retained_processes",
+            pty,
+            "validate_sandbox_pty_process_v2",
+            None,
+        ),
+        (
+            "sandbox_workspace_mutation_admissions",
+            &touch,
+            "validate_sandbox_retained_process_v2",
+            None,
+        ),
+        (
+            "sandbox_lease_holders",
+            &touch,
+            "validate_sandbox_retained_process_v2",
+            None,
+        ),
+        (
+            "sandbox_leases",
+            artifact,
+            "validate_sandbox_checkpoint_artifact_refs",
+            None,
+        ),
+        (
+            "workspace_instruction_policy_revisions",
+            head,
+            "workspace_instruction_policy_validate_head",
+            None,
+        ),
+    ] {
+        owner.batch_execute(&format!("ALTER TABLE {table} RENAME TO elsewhere"))?;
+        let Some(refusal) = committed(&mut scene.app, write)? else {
+            bail!("committed without {table}: {write}");
+        };
+        refusal.has_state("42P01")?;
+        refusal.names(&[table, guard])?;
+        owner.batch_execute(&format!("ALTER TABLE elsewhere RENAME TO {table}"))?;
+        let mut attempt = scene.app.transaction()?;
+        let done = attempt.batch_execute(&format!("{write}; SET CONSTRAINTS ALL IMMEDIATE"));
+        match (done, answer) {
+            (Ok(()), None) => {}
+            (Err(error), Some((sqlstate, rule))) => says(&Refusal::of(&error)?, sqlstate, rule)?,
+            (done, _) => bail!("{table}: {write}: {done:?}"),
+        }
+        attempt.rollback()?;
+    }
+    for table in GUARDED.iter().chain(&PARENTS) {
+        owner.batch_execute(&format!("ALTER TABLE {table} RENAME TO elsewhere"))?;
+        missing(&mut owner, table)?;
+        // Its guards went with it, and still guard it.
+        if *table == "sandbox_retained_processes" {
+            let delete = format!("DELETE FROM elsewhere WHERE id = '{process}'");
+            answers(
+                &mut scene.app,
+                &delete,
+                Some(("55000", "supervised_command.delete_unsettled")),
+            )?;
+        }
+        owner.batch_execute(&format!("ALTER TABLE elsewhere RENAME TO {table}"))?;
+        ensure!(is_ready(&mut owner)?, "{table}");
+        ensure!(states(&mut owner, "table")?.is_empty(), "{table}");
+    }
+    speaks_again(db)?;
+    let done = switch(&mut owner, "detach('opengeni')")?;
+    ensure!(
+        !done.iter().any(|line| line.starts_with("left ")),
+        "{done:#?}"
+    );
+    Ok(())
+}
+
+fn tables_dropped(db: &Db) -> Result<()> {
+    let mut owner = attached(db)?;
+    let scene = Scene::set(db)?;
+    for table in GUARDED.iter().chain(&PARENTS).chain(&[
+        "sessions",
+        "session_turns",
+        "session_turn_attempts",
+    ]) {
+        let mut attempt = owner.transaction()?;
+        attempt.batch_execute(&format!("DROP TABLE {table} CASCADE"))?;
+        missing(&mut attempt, table)?;
+        attempt.rollback()?;
+    }
+    // For good. Sessions that knew the table go on.
+    let mut app = scene.app;
+    for dropped in [
+        &["sandbox_pty_sessions"][..],
+        &["sandbox_retained_processes"],
+        &["sandbox_leases"],
+        &["workspace_instruction_policy_revisions"],
+        &["sandbox_checkpoint_artifacts", "sandbox_lease_holders"],
+        &["workspaces"],
+    ] {
+        // Rows that would refer to nobody.
+        db.admin()?.batch_execute(
+            "SET session_replication_role = replica; DELETE FROM sandbox_retained_processes; DELETE FROM sandbox_pty_sessions;
+             DELETE FROM sandbox_workspace_mutation_admissions; DELETE FROM sandbox_lease_holders; DELETE FROM sandbox_leases;
+             DELETE FROM workspace_instruction_policy_activation_events; DELETE FROM workspace_instruction_policy_heads;
+             DELETE FROM workspace_instruction_policy_revisions; DELETE FROM sessions; DELETE FROM workspaces",
+        )?;
+        owner.batch_execute(&format!("DROP TABLE {} CASCADE", dropped.join(", ")))?;
+        if let [table] = dropped {
+            missing(&mut owner, table)?;
+        }
+        owner.batch_execute("SELECT opengeni_guards.provision('opengeni')")?;
+        grant_usage(&mut owner, APP, SCHEMA)?;
+        let done = switch(&mut owner, "attach('opengeni')")?;
+        ensure!(
+            !done.iter().any(|line| line.starts_with("left ")),
+            "{dropped:?}: {done:#?}"
+        );
+        ensure!(is_ready(&mut owner)?, "{dropped:?}");
+        ensure!(states(&mut owner, "table")?.is_empty(), "{dropped:?}");
+        let tenant = db.tenant()?;
+        let command = Command::new(1);
+        set(&mut app, "opengeni.account_id", &tenant.account.to_string())?;
+        set(
+            &mut app,
+            "opengeni.workspace_id",
+            &tenant.workspace.to_string(),
+        )?;
+        commit(&mut app, &[protocol::launch(&tenant, &command)])?;
+        answers(&mut app, &pty(&command, "open"), None)?;
+        answers(
+            &mut app,
+            &format!(
+                "DELETE FROM sandbox_retained_processes WHERE id = '{}'",
+                command.process
+            ),
+            Some(("55000", "supervised_command.delete_unsettled")),
+        )?;
+        speaks_again(db).with_context(|| format!("{dropped:?}"))?;
+    }
+    let done = switch(&mut owner, "detach('opengeni')")?;
+    ensure!(
+        !done.iter().any(|line| line.starts_with("left ")),
+        "{done:#?}"
+    );
+    Ok(())
+}
+
+fn schema_renamed(db: &Db) -> Result<()> {
+    let before = definitions(&mut db.admin()?)?;
+    let mut owner = attached(db)?;
+    fleet::pair(db, SCHEMA)?;
+    let Scene {
+        tenant,
+        running,
+        mut app,
+        ..
+    } = Scene::set(db)?;
+    let delete = format!(
+        "DELETE FROM sandbox_retained_processes WHERE id = '{}'",
+        running.process
+    );
+    for (number, from, to) in [
+        (7, SCHEMA, "moved"),
+        (8, "moved", SCHEMA),
+        (9, SCHEMA, "moved"),
+    ] {
+        owner.batch_execute(&format!("ALTER SCHEMA {from} RENAME TO {to}"))?;
+        set(&mut app, "search_path", to)?;
+        let refusal = refused(&mut app, &delete, &[])?;
+        refusal.speaks("supervised_command.delete_unsettled")?;
+        ensure!(refusal.schema.as_deref() == Some(to), "{refusal:?}");
+        commit(
+            &mut app,
+            &[protocol::launch(&tenant, &Command::new(number))],
+        )?;
+        let odd = lines(
+            &mut owner,
+            "SELECT concat_ws(' ', object, state, detail) FROM opengeni_guards.status($1)
+              WHERE state NOT IN ('native', 'present') AND object !~ '^(index|constraint|foreign key|policy) '",
+            &[&to],
+        )?;
+        ensure!(odd.is_empty(), "{odd:#?}");
+        let fleet = fleet::answers(&mut owner, READERS, |f| f.native(to))?;
+        ensure!(fleet.iter().all(|rows| !rows.is_empty()), "{fleet:?}");
+        for client in [&mut app, &mut db.session(APP)?] {
+            ensure!(fleet::answers(client, READERS, |f| f.contract())? == fleet);
+            let mut transaction = client.transaction()?;
+            for function in WRITERS {
+                fleet::answer(&mut transaction, &function.contract())
+                    .with_context(|| function.name)?;
+            }
+            transaction.rollback()?;
+        }
+        let again = lines(
+            &mut owner,
+            "SELECT DISTINCT action FROM opengeni_guards.attach($1)",
+            &[&to],
+        )?;
+        ensure!(again == ["present"], "{again:?}");
+        refused(
+            &mut owner,
+            &format!("SELECT opengeni_guards.attach('{from}')"),
+            &[],
+        )?
+        .has_state("3F000")?;
+    }
+    // What stood there names the schema's old name: under the new one there is no way back, and nothing changes.
+    let attached = snapshot(&mut db.admin()?)?;
+    let refusal = refused(&mut owner, "SELECT opengeni_guards.detach('moved')", &[])?;
+    refusal.has_state("42P01")?;
+    refusal.names(&["opengeni."])?;
+    same(&attached, &snapshot(&mut db.admin()?)?)?;
+    owner.batch_execute("ALTER SCHEMA moved RENAME TO opengeni")?;
+    let done = switch(&mut owner, "detach('opengeni')")?;
+    ensure!(
+        !done.iter().any(|line| line.starts_with("left ")),
+        "{done:#?}"
+    );
+    let mut after = definitions(&mut db.admin()?)?;
+    after.retain(|line| !line.contains("opengeni_guards"));
+    same(&before, &after)
+}
+
+// 14 -------------------------------------------------------------------------------------------------
+
+/// What befalls a guard.
+struct Harm {
+    sql: &'static str,
+    trigger: &'static str,
+    state: &'static str,
+    /// How attach speaks of it: the action, or the SQLSTATE that it fails with.
+    attach: &'static str,
+    /// What a DBA has to do besides.
+    repair: &'static str,
+}
+
+const HARMS: &[Harm] = &[
+    Harm {
+        sql: "DROP TRIGGER supervised_command_guard ON sandbox_retained_processes",
+        trigger: "supervised_command_guard on sandbox_retained_processes",
+        state: "missing",
+        attach: "created",
+        repair: "",
+    },
+    Harm {
+        sql: "ALTER TABLE sandbox_retained_processes DISABLE TRIGGER supervised_command_guard",
+        trigger: "supervised_command_guard on sandbox_retained_processes",
+        state: "disabled",
+        attach: "left",
+        repair: "ALTER TABLE sandbox_retained_processes ENABLE TRIGGER supervised_command_guard",
+    },
+    Harm {
+        sql: "ALTER TABLE sandbox_retained_processes DISABLE TRIGGER USER",
+        trigger: "supervised_command_guard on sandbox_retained_processes",
+        state: "disabled",
+        attach: "left",
+        repair: "ALTER TABLE sandbox_retained_processes ENABLE TRIGGER USER",
+    },
+    Harm {
+        sql: "ALTER TABLE sandbox_retained_processes ENABLE REPLICA TRIGGER supervised_command_guard",
+        trigger: "supervised_command_guard on sandbox_retained_processes",
+        state: "disabled",
+        attach: "left",
+        repair: "ALTER TABLE sandbox_retained_processes ENABLE TRIGGER supervised_command_guard",
+    },
+    Harm {
+        sql: "CREATE OR REPLACE TRIGGER supervised_command_guard BEFORE INSERT OR DELETE OR UPDATE ON sandbox_retained_processes
+                FOR EACH ROW EXECUTE FUNCTION opengeni_private.supervised_command_guard()",
+        trigger: "supervised_command_guard on sandbox_retained_processes",
+        state: "plpgsql",
+        attach: "rebound",
+        repair: "",
+    },
+    Harm {
+        sql: "DROP TRIGGER sandbox_retained_processes_identity_v2 ON sandbox_retained_processes;
+              CREATE CONSTRAINT TRIGGER sandbox_retained_processes_identity_v2 AFTER INSERT OR UPDATE ON sandbox_retained_processes
+                DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+                EXECUTE FUNCTION opengeni_private.validate_sandbox_retained_process_v2()",
+        trigger: "sandbox_retained_processes_identity_v2 on sandbox_retained_processes",
+        state: "plpgsql",
+        attach: "rebound",
+        repair: "",
+    },
+    // Triggers hang on the columns of their WHEN and of their UPDATE OF.
+    Harm {
+        sql: "ALTER TABLE sandbox_retained_processes DROP COLUMN settlement_reason CASCADE",
+        trigger: "supervised_provider_loss_commit_guard on sandbox_retained_processes",
+        state: "missing",
+        attach: "42703",
+        repair: "ALTER TABLE sandbox_retained_processes ADD COLUMN settlement_reason text",
+    },
+    Harm {
+        sql: "ALTER TABLE sandbox_leases DROP COLUMN unobservable_command_drain_ids CASCADE",
+        trigger: "supervised_command_capture_guard on sandbox_leases",
+        state: "missing",
+        attach: "42703",
+        repair: "ALTER TABLE sandbox_leases ADD COLUMN unobservable_command_drain_ids uuid[]",
+    },
+    Harm {
+        sql: "ALTER TABLE sandbox_leases DROP COLUMN current_checkpoint_artifact_id CASCADE",
+        trigger: "sandbox_checkpoint_refs_guard on sandbox_leases",
+        state: "missing",
+        attach: "42703",
+        repair: "ALTER TABLE sandbox_leases ADD COLUMN current_checkpoint_artifact_id uuid",
+    },
+];
+
+fn guards_go(db: &Db) -> Result<()> {
+    let mut owner = attached(db)?;
+    let attach = "SELECT object, action FROM opengeni_guards.attach('opengeni')";
+    for harm in HARMS {
+        let context = || harm.sql.to_owned();
+        let trigger = format!("trigger {}", harm.trigger);
+        owner.batch_execute(harm.sql)?;
+        ensure!(!is_ready(&mut owner)?, "{}", harm.sql);
+        let seen = states(&mut owner, &trigger)?;
+        ensure!(seen == [harm.state], "{}: {seen:?}", harm.sql);
+        let mode = states(&mut owner, "mode")?;
+        ensure!(mode == ["partly"], "{}: {mode:?}", harm.sql);
+        let on = harm.trigger.replace(" on ", " on opengeni.");
+        let action_of = |owner: &mut Client| -> Result<Option<String>> {
+            Ok(owner
+                .query(attach, &[])?
+                .iter()
+                .find(|row| row.get::<_, &str>(0) == format!("trigger {on}"))
+                .map(|row| row.get(1)))
+        };
+        if harm.attach == "42703" {
+            refused(&mut owner, attach, &[])?
+                .has_state(harm.attach)
+                .with_context(context)?;
+            ensure!(
+                states(&mut owner, "table")? == ["incompatible"],
+                "{}",
+                harm.sql
+            );
+            owner.batch_execute(harm.repair)?;
+            let action = action_of(&mut owner)?;
+            ensure!(
+                action.as_deref() == Some("created"),
+                "{}: {action:?}",
+                harm.sql
+            );
+        } else {
+            let action = action_of(&mut owner)?;
+            ensure!(
+                action.as_deref() == Some(harm.attach),
+                "{}: {action:?}",
+                harm.sql
+            );
+            ensure!(
+                is_ready(&mut owner)? == harm.repair.is_empty(),
+                "{}",
+                harm.sql
+            );
+            owner.batch_execute(harm.repair)?;
+        }
+        ensure!(is_ready(&mut owner)?, "{}", harm.sql);
+        let mode = states(&mut owner, "mode")?;
+        ensure!(mode == ["native"], "{}: {mode:?}", harm.sql);
+        // Each of these guards speaks again.
+        speaks_again(db).with_context(context)?;
+    }
+    // What was dropped with a column is not in the way of going back.
+    let done = switch(&mut owner, "detach('opengeni')")?;
+    ensure!(
+        !done.iter().any(|line| line.starts_with("left ")),
+        "{done:#?}"
+    );
+    Ok(())
+}
+
+/// A rule of each guard that `HARMS` takes away, and a life that none of them stops.
+fn speaks_again(db: &Db) -> Result<()> {
+    let (tenant, command) = db.supervised()?;
+    let mut app = db.app(&tenant)?;
+    let process = command.process;
+    let lease = tenant.lease;
+    answers(
+        &mut app,
+        &format!("DELETE FROM sandbox_retained_processes WHERE id = '{process}'"),
+        Some(("55000", "supervised_command.delete_unsettled")),
+    )?;
+    answers(
+        &mut app,
+        &format!(
+            "UPDATE sandbox_leases SET unobservable_command_drain_ids = ARRAY['{process}'::uuid] WHERE id = '{lease}'"
+        ),
+        Some(("55000", "lease_capture.blocked")),
+    )?;
+    let (legacy_tenant, legacy) = db.legacy()?;
+    answers(
+        &mut db.app(&legacy_tenant)?,
+        &format!(
+            "UPDATE sandbox_retained_processes SET holder_id = 'forged' WHERE id = '{}'",
+            legacy.process
+        ),
+        Some(("55000", "retained_process.identity")),
+    )?;
+    let candidate = Uuid::new_v4();
+    answers(
+        &mut db.app(&legacy_tenant)?,
+        &artifact(&legacy_tenant, candidate, "candidate"),
+        None,
+    )?;
+    answers(
+        &mut db.app(&legacy_tenant)?,
+        &refer(&legacy_tenant, candidate),
+        Some(("23514", "checkpoint_refs.current")),
+    )?;
+    let mut loss = app.transaction()?;
+    run(
+        &mut loss,
+        &[
+            protocol::loss_binding(&tenant.loss_binding()),
+            protocol::mark_lost(&command, "provider_instance_lost"),
+            protocol::settle_parent(&command, "rejected"),
+            protocol::release_holder(&tenant, &command),
+        ],
+    )?;
+    match loss.commit() {
+        Ok(()) => bail!("a loss beside a warm lease was committed"),
+        Err(error) => says(
+            &Refusal::of(&error)?,
+            "55000",
+            "provider_loss.recovery_truth",
+        )?,
+    }
+    commit(&mut app, &[protocol::lose_provider(&tenant, &command)])
+}
+
+fn contract_taken_back(db: &Db) -> Result<()> {
+    let before = definitions(&mut db.admin()?)?;
+    let functions = lines(
+        &mut db.owner()?,
+        "SELECT pg_get_functiondef(oid) FROM pg_proc
+          WHERE pronamespace = 'opengeni_private'::regnamespace
+            AND proname IN ('reap_sandbox_leases', 'sandbox_rotation_backlog', 'list_live_modal_sandbox_leases')",
+        &[],
+    )?;
+    ensure!(functions.len() == 3, "{functions:#?}");
+    let mut owner = attached(db)?;
+    for function in &functions {
+        owner.batch_execute(function)?;
+    }
+    let seen = states(&mut owner, "function opengeni_private.reap_sandbox_leases")?;
+    ensure!(seen == ["plpgsql"], "{seen:?}");
+    ensure!(is_ready(&mut owner)?, "no guard was touched");
+    let done = switch(&mut owner, "attach('opengeni')")?;
+    let replaced: Vec<&String> = done
+        .iter()
+        .filter(|line| !line.starts_with("present "))
+        .collect();
+    ensure!(
+        replaced.len() == 3
+            && replaced
+                .iter()
+                .all(|line| line.starts_with("replaced function ")),
+        "{replaced:#?}"
+    );
+    let seen = states(&mut owner, "function opengeni_private.reap_sandbox_leases")?;
+    ensure!(seen == ["native"], "{seen:?}");
+    let done = switch(&mut owner, "detach('opengeni')")?;
+    ensure!(
+        !done.iter().any(|line| line.starts_with("left ")),
+        "{done:#?}"
+    );
+    // PUBLIC had lost them before the migration took them back.
+    let closed = |lines: Vec<String>| -> Vec<String> {
+        let lines = lines.into_iter();
+        lines
+            .filter(|line| !line.contains("opengeni_guards"))
+            .map(|line| line.replace("{=X/og_cases_owner,", "{"))
+            .collect()
+    };
+    same(&closed(before), &closed(definitions(&mut db.admin()?)?))
+}
+
+// 30 -------------------------------------------------------------------------------------------------
+
+fn checked_at_commit(db: &Db) -> Result<()> {
+    attached(db)?;
+    let identity = Some(("55000", "retained_process.identity"));
+
+    // A process that its parent admission does not know.
+    let tenant = db.tenant()?;
+    let command = Command::new(1);
+    let mut app = db.app(&tenant)?;
+    commit(&mut app, &[protocol::admit(&tenant, &command)])?;
+    let process = command.process;
+    let forge = format!(
+        "INSERT INTO sandbox_retained_processes (id, account_id, workspace_id, session_id, lease_id, sandbox_group_id,
+           parent_admission_id, holder_id, owner_actor_kind, owner_actor_id, lease_epoch, provider_backend,
+           provider_instance_id, route_kind, route_epoch, provider_session_id)
+         SELECT '{process}', account_id, workspace_id, session_id, lease_id, sandbox_group_id, id, 'forged', actor_kind,
+           actor_id, lease_epoch, provider_backend, provider_instance_id, route_kind, route_epoch, 1
+         FROM sandbox_workspace_mutation_admissions WHERE id = '{}';",
+        command.admission
+    );
+    let delete = format!("DELETE FROM sandbox_retained_processes WHERE id = '{process}';");
+    answers(&mut app, &forge, identity)?;
+    answers(&mut app, &(forge.clone() + &delete), identity)?;
+    answers(
+        &mut app,
+        &format!("SAVEPOINT s; {forge} ROLLBACK TO s; SELECT 1"),
+        None,
+    )?;
+    answers(
+        &mut app,
+        &format!("{forge} SAVEPOINT s; {delete} ROLLBACK TO s"),
+        identity,
+    )?;
+
+    // Settled, but the holder stays.
+    let (tenant, command) = db.supervised()?;
+    let mut app = db.app(&tenant)?;
+    prove(&mut app, &command)?;
+    let settled = |released: bool| {
+        let holder = match released {
+            true => format!(
+                "DELETE FROM sandbox_lease_holders WHERE holder_id = '{}';",
+                command.holder()
+            ),
+            false => String::new(),
+        };
+        format!(
+            "UPDATE sandbox_retained_processes SET state = 'exited', exit_code = 0, settled_at = now() WHERE id = '{0}';
+             UPDATE sandbox_workspace_mutation_admissions SET provider_outcome = 'resolved', settled_at = now() WHERE id = '{1}';
+             {holder} DELETE FROM sandbox_retained_processes WHERE id = '{0}'",
+            command.process, command.admission
+        )
+    };
+    answers(&mut app, &settled(false), identity)?;
+    answers(&mut app, &settled(true), None)?;
+
+    // A process row that a later statement, or the end of a savepoint, makes look right.
+    let (tenant, command) = db.legacy()?;
+    let mut app = db.app(&tenant)?;
+    let process = command.process;
+    let become_holder = |holder: &str| {
+        format!(
+            "UPDATE sandbox_retained_processes SET holder_id = '{holder}' WHERE id = '{process}';"
+        )
+    };
+    let touch = format!(
+        "UPDATE sandbox_retained_processes SET reconcile_attempts = reconcile_attempts + 1 WHERE id = '{process}';"
+    );
+    let (bad, good) = (become_holder("forged"), become_holder(&command.holder()));
+    let delete = format!("DELETE FROM sandbox_retained_processes WHERE id = '{process}';");
+    app.batch_execute("CREATE TEMP TABLE copy AS SELECT * FROM sandbox_retained_processes")?;
+    let insert = "INSERT INTO sandbox_retained_processes SELECT * FROM copy;";
+    for (steps, expected) in [
+        (format!("{bad} SAVEPOINT s; {good} ROLLBACK TO s"), identity),
+        (
+            format!("{bad} SAVEPOINT s; {good} ROLLBACK TO s; {touch}"),
+            identity,
+        ),
+        (
+            format!("{touch} SAVEPOINT s; {bad} {touch} ROLLBACK TO s; {touch}"),
+            None,
+        ),
+        (
+            format!("{touch} SAVEPOINT s; {bad} RELEASE s; {touch}"),
+            identity,
+        ),
+        (
+            format!("SAVEPOINT s; {bad} SAVEPOINT t; {good} RELEASE t; ROLLBACK TO s; {bad}"),
+            identity,
+        ),
+        (format!("{bad} {good}"), None),
+        (format!("{bad} {delete} {insert}"), identity),
+        (format!("{delete} {insert}"), None),
+        (format!("{delete} {insert} {bad}"), identity),
+    ] {
+        answers(&mut app, &steps, expected)?;
+    }
+
+    // A loss that the lease does not know of.
+    let lost = |tenant: &Tenant, command: &Command, cold: bool, end: &str| {
+        let lease = match cold {
+            true => format!(
+                r#"UPDATE sandbox_leases SET liveness = 'cold', instance_id = NULL, lease_epoch = lease_epoch + 1, resume_state =
+                     '{{"opengeniRecovery": {{"provider": {{"status": "missing", "instanceId": "{}"}},
+                        "restore": {{"status": "degraded"}}, "workspace": {{"status": "degraded"}}}}}}' WHERE id = '{}';"#,
+                tenant.instance, tenant.lease
+            ),
+            false => String::new(),
+        };
+        format!(
+            "SELECT set_config('{LOSS}', '{}', true);
+             UPDATE sandbox_retained_processes SET state = 'lost', settlement_reason = 'provider_instance_lost', settled_at = now()
+               WHERE id = '{}';
+             UPDATE sandbox_workspace_mutation_admissions SET provider_outcome = 'rejected', settled_at = now() WHERE id = '{}';
+             {lease} DELETE FROM sandbox_lease_holders WHERE holder_id = '{}'; {end}",
+            tenant.loss_binding(), command.process, command.admission, command.holder()
+        )
+    };
+    let (tenant, command) = db.supervised()?;
+    let mut app = db.app(&tenant)?;
+    let delete = format!(
+        "DELETE FROM sandbox_retained_processes WHERE id = '{}'",
+        command.process
+    );
+    let truth = Some(("55000", "provider_loss.recovery_truth"));
+    answers(&mut app, &lost(&tenant, &command, false, ""), truth)?;
+    answers(&mut app, &lost(&tenant, &command, false, &delete), truth)?;
+    let warmed = format!(
+        "UPDATE sandbox_leases SET liveness = 'warm', instance_id = 'sb-next' WHERE id = '{}'",
+        tenant.lease
+    );
+    answers(&mut app, &lost(&tenant, &command, true, &warmed), truth)?;
+    answers(&mut app, &lost(&tenant, &command, true, &delete), None)?;
+
+    // A terminal of a command that has ended.
+    let (tenant, command) = db.supervised()?;
+    let mut app = db.app(&tenant)?;
+    let open = pty(&command, "open");
+    answers(
+        &mut app,
+        &format!("{open}; DELETE FROM sandbox_pty_sessions"),
+        None,
+    )?;
+    prove(&mut app, &command)?;
+    commit(&mut app, &[protocol::settle(&tenant, &command, 0)])?;
+    let closed = pty(&command, "closed");
+    let rule = Some(("55000", "pty.identity"));
+    answers(
+        &mut app,
+        &format!("{open}; DELETE FROM sandbox_pty_sessions"),
+        rule,
+    )?;
+    answers(
+        &mut app,
+        &format!("{open}; UPDATE sandbox_pty_sessions SET status = 'closed'"),
+        None,
+    )?;
+    answers(
+        &mut app,
+        "UPDATE sandbox_pty_sessions SET status = 'open'; SAVEPOINT s;
+         UPDATE sandbox_pty_sessions SET status = 'closed'; ROLLBACK TO s",
+        rule,
+    )?;
+    answers(
+        &mut app,
+        &format!("DELETE FROM sandbox_pty_sessions; {closed}"),
+        None,
+    )?;
+
+    // A reference to a checkpoint that is none.
+    let tenant = db.tenant()?;
+    let mut app = db.app(&tenant)?;
+    let lease = tenant.lease;
+    let [candidate, current] = [(); 2].map(|()| Uuid::new_v4());
+    answers(&mut app, &artifact(&tenant, candidate, "candidate"), None)?;
+    let bad = refer(&tenant, candidate);
+    let rename = format!("UPDATE sandbox_leases SET id = gen_random_uuid() WHERE id = '{lease}';");
+    let repair = format!(
+        "UPDATE sandbox_leases SET current_checkpoint_artifact_id = NULL WHERE id = '{lease}';"
+    );
+    app.batch_execute("CREATE TEMP TABLE copied AS SELECT * FROM sandbox_leases")?;
+    let anew = format!(
+        "DELETE FROM sandbox_leases WHERE id = '{lease}'; INSERT INTO sandbox_leases SELECT * FROM copied;"
+    );
+    let rule = Some(("23514", "checkpoint_refs.current"));
+    for (steps, expected) in [
+        (bad.clone(), rule),
+        (format!("{bad} {rename}"), rule),
+        (format!("{bad} {anew}"), rule),
+        (anew.clone(), None),
+        (format!("{bad} {repair}"), None),
+        (format!("{bad} SAVEPOINT s; {repair} ROLLBACK TO s"), rule),
+        (format!("SAVEPOINT s; {bad} ROLLBACK TO s; {repair}"), None),
+    ] {
+        answers(&mut app, &steps, expected)?;
+    }
+    // And the other way round: what an artifact says of itself.
+    let state = |state: &str| {
+        format!(
+            "UPDATE sandbox_checkpoint_artifacts SET state = '{state}' WHERE id = '{candidate}';"
+        )
+    };
+    let gone = format!("DELETE FROM sandbox_checkpoint_artifacts WHERE id = '{candidate}';");
+    let vanished = Some(("23514", "checkpoint_artifact.vanished"));
+    for (steps, expected) in [
+        (
+            state("current"),
+            Some(("23514", "checkpoint_artifact.state")),
+        ),
+        (state("current") + &gone, vanished),
+        (state("current") + &state("candidate"), None),
+        (
+            format!(
+                "{} SAVEPOINT s; {} ROLLBACK TO s",
+                state("previous"),
+                state("candidate")
+            ),
+            Some(("23514", "checkpoint_artifact.state")),
+        ),
+        (
+            artifact(&tenant, current, "current") + &refer(&tenant, current),
+            None,
+        ),
+        (gone, None),
+    ] {
+        answers(&mut app, &steps, expected)?;
+    }
+    Ok(())
+}
