@@ -319,7 +319,7 @@ fn always(db: &Db) -> Result<()> {
 }
 
 /// What a session was told beside its results.
-fn create_extension(db: &Db) -> Result<String> {
+pub fn create_extension(db: &Db) -> Result<String> {
     let output = db
         .server
         .program("psql")

@@ -9,13 +9,14 @@ use opengeni_guards_harness::server::Server;
 use postgres::{Client, GenericClient};
 use uuid::Uuid;
 
-use crate::attach::{extension, switch, works};
+use crate::attach::{create_extension, extension, switch, works};
 use crate::dump;
 use crate::fleet::{self, READERS, WRITERS};
+use crate::inventory;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let cases: [(&str, Body); 15] = [
+    let cases: [(&str, Body); 24] = [
         (
             "11: a workspace or an account goes with its settled history, and with nothing else",
             history_goes,
@@ -71,6 +72,42 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         (
             "22: default privileges and blanket grants after attach open nothing",
             opened_afterwards,
+        ),
+        (
+            "23: one session under three identities and two tenants never sees more than its own",
+            identities,
+        ),
+        (
+            "23: the contract's functions in one session under four identities, planned for each and for all",
+            |db| attached(db).and_then(|_| inventory::identities(db)),
+        ),
+        (
+            "23: what the inventory lifted is closed after success, LIMIT and a cursor",
+            |db| attached(db).and_then(|_| inventory::closed_after_success(db)),
+        ),
+        (
+            "23: what the inventory lifted is closed after an error, a savepoint and a cancel",
+            |db| attached(db).and_then(|_| inventory::closed_after_errors(db)),
+        ),
+        (
+            "23: what the inventory lifted stays so for an outer call and no longer",
+            |db| attached(db).and_then(|_| inventory::nested(db)),
+        ),
+        (
+            "24: nothing that depends on backend state is PARALLEL SAFE, and workers change no answer",
+            parallel,
+        ),
+        (
+            "28: what the owner laid out never runs with the rights of the superuser who calls",
+            mines,
+        ),
+        (
+            "29: look-alikes in another schema are told of and left alone",
+            look_alikes_elsewhere,
+        ),
+        (
+            "29: look-alikes in the schema itself are told of and left alone",
+            look_alikes_inside,
         ),
         (
             "30: nothing that happens to a row later hides it from the checks at COMMIT",
@@ -2065,6 +2102,761 @@ fn opened_afterwards(db: &Db) -> Result<()> {
         attempt.rollback()?;
     }
     same(&before, &snapshot(&mut admin)?)
+}
+
+// 23 -------------------------------------------------------------------------------------------------
+
+/// Another application role.
+const SECOND: &str = "og_cases_second_app";
+
+/// A tenant with a command that has its receipt, and one that runs.
+fn with_receipt(db: &Db) -> Result<(Tenant, Command, Command, String)> {
+    let (tenant, ended) = db.supervised()?;
+    let running = Command::new(2);
+    let mut app = db.app(&tenant)?;
+    prove(&mut app, &ended)?;
+    commit(&mut app, &[protocol::launch(&tenant, &running)])?;
+    commit(
+        &mut app,
+        &[protocol::admit_input(&tenant, &running, Uuid::new_v4())],
+    )?;
+    let receipt = value(
+        &mut app,
+        "SELECT supervision_receipt::text FROM sandbox_retained_processes WHERE id = $1",
+        &[&ended.process],
+    )?;
+    Ok((tenant, ended, running, receipt))
+}
+
+fn identities(db: &Db) -> Result<()> {
+    let mut owner = attached(db)?;
+    let mut admin = db.admin()?;
+    if admin
+        .query_opt("SELECT FROM pg_roles WHERE rolname = $1", &[&SECOND])?
+        .is_none()
+    {
+        admin.batch_execute(&format!("CREATE ROLE {SECOND} NOLOGIN"))?;
+    }
+    grant_usage(&mut owner, SECOND, SCHEMA)?;
+    let tenants = [with_receipt(db)?, with_receipt(db)?];
+    let fleet = fleet::answers(&mut owner, READERS, |f| f.native(SCHEMA))?;
+    // Of what each sees by itself: leases, processes, and the natives' answers.
+    let mut own = Vec::new();
+    for (tenant, ..) in &tenants {
+        own.push(fleet::answers(&mut db.app(tenant)?, READERS, |f| {
+            f.native(SCHEMA)
+        })?);
+    }
+    ensure!(own[0] != own[1] && own[0] != fleet);
+
+    for mode in ["auto", "force_generic_plan", "force_custom_plan"] {
+        let mut session = db.admin()?;
+        set(&mut session, "plan_cache_mode", mode)?;
+        set(&mut session, MARKER, "1")?;
+        // Planned once and kept, under whatever identity comes first.
+        let leases = session.prepare("SELECT array_agg(workspace_id) FROM sandbox_leases")?;
+        let touch = session.prepare(
+            "UPDATE sandbox_retained_processes SET reconcile_attempts = reconcile_attempts + 1 WHERE id = $1",
+        )?;
+        let release = session.prepare("DELETE FROM sandbox_lease_holders WHERE holder_id = $1")?;
+        let load = session.prepare(
+            "SELECT opengeni_guards.load_supervision_receipt($1, $2, $3, $4, 'opengeni')::text",
+        )?;
+        let reserve = session
+            .prepare("SELECT opengeni_guards.reserve_input($1, $2, $3, $4, 5, 'opengeni')")?;
+        for turn in 0..7 {
+            for (role, mine) in [
+                (APP, Some(0)),
+                (SECOND, Some(1)),
+                (OWNER, None),
+                (APP, Some(1)),
+                (OWNER, Some(0)),
+                (SECOND, Some(0)),
+                (APP, None),
+            ] {
+                let context = || format!("{mode}, turn {turn}: {role}, tenant {mine:?}");
+                session.batch_execute(&format!("SET ROLE {role}"))?;
+                let (account, workspace) = match mine {
+                    Some(mine) => (
+                        tenants[mine].0.account.to_string(),
+                        tenants[mine].0.workspace.to_string(),
+                    ),
+                    None => (String::new(), String::new()),
+                };
+                set(&mut session, "opengeni.account_id", &account)?;
+                set(&mut session, "opengeni.workspace_id", &workspace)?;
+                let visible = mine.map(|mine| vec![tenants[mine].0.workspace]);
+                let sees_its_own = |client: &mut postgres::Transaction<'_>| -> Result<()> {
+                    let seen: Option<Vec<Uuid>> = client.query_one(&leases, &[])?.get(0);
+                    ensure!(seen == visible, "{}: {seen:?}", context());
+                    Ok(())
+                };
+                let mut transaction = session.transaction()?;
+                sees_its_own(&mut transaction)?;
+                let wrapped = fleet::answers(&mut transaction, READERS, |f| f.contract())?;
+                ensure!(wrapped == fleet, "{}: {wrapped:?}", context());
+                sees_its_own(&mut transaction)?;
+                let direct = fleet::answers(&mut transaction, READERS, |f| f.native(SCHEMA))?;
+                match (role, mine) {
+                    (OWNER, _) => ensure!(direct == fleet, "{}: {direct:?}", context()),
+                    (_, Some(mine)) => ensure!(direct == own[mine], "{}: {direct:?}", context()),
+                    _ => ensure!(direct != own[0] && direct != own[1] && direct != fleet),
+                }
+                sees_its_own(&mut transaction)?;
+                for (number, (tenant, ended, running, receipt)) in tenants.iter().enumerate() {
+                    // The four ids say whose command it is; no other tenant's ids reach it.
+                    let other = &tenants[1 - number].0;
+                    let right = |process| -> [Uuid; 4] {
+                        [tenant.account, tenant.workspace, tenant.session, process]
+                    };
+                    let call =
+                        |client: &mut postgres::Transaction<'_>, statement, ids: [Uuid; 4]| {
+                            client.query_one(statement, &[&ids[0], &ids[1], &ids[2], &ids[3]])
+                        };
+                    let loaded = call(&mut transaction, &load, right(ended.process))?;
+                    ensure!(
+                        loaded.get::<_, Option<&str>>(0) == Some(receipt),
+                        "{}",
+                        context()
+                    );
+                    let none = call(&mut transaction, &load, right(running.process))?;
+                    ensure!(none.get::<_, Option<&str>>(0).is_none(), "{}", context());
+                    for process in [ended.process, running.process] {
+                        for statement in [&load, &reserve] {
+                            let mut attempt = transaction.transaction()?;
+                            let ids = [other.account, other.workspace, other.session, process];
+                            match call(&mut attempt, statement, ids) {
+                                Ok(_) => bail!("{}: another tenant's command", context()),
+                                Err(error) => Refusal::of(&error)?.has_state("P0002")?,
+                            }
+                            attempt.rollback()?;
+                            sees_its_own(&mut transaction)?;
+                        }
+                    }
+                    let mut attempt = transaction.transaction()?;
+                    let at: i64 = call(&mut attempt, &reserve, right(running.process))?.get(0);
+                    ensure!(at == 0, "{}: {at}", context());
+                    sees_its_own(&mut attempt)?;
+                    attempt.rollback()?;
+                    // Writes reach the own tenant's rows, and there the guard answers.
+                    let expected = u64::from(mine == Some(number));
+                    let touched = transaction.execute(&touch, &[&running.process])?;
+                    ensure!(touched == expected, "{}: {touched} touched", context());
+                    let mut attempt = transaction.transaction()?;
+                    match (attempt.execute(&release, &[&running.holder()]), expected) {
+                        (Ok(0), 0) => {}
+                        (Err(error), 1) => {
+                            says(&Refusal::of(&error)?, "55000", "process_holder.retained")?;
+                        }
+                        (outcome, _) => bail!("{}: {outcome:?}", context()),
+                    }
+                    attempt.rollback()?;
+                    sees_its_own(&mut transaction)?;
+                }
+                transaction.commit()?;
+            }
+            session.batch_execute("RESET ROLE")?;
+            let lifted = lines(
+                &mut session,
+                "SELECT relname::text FROM pg_class WHERE relnamespace = 'opengeni'::regnamespace AND relkind = 'r'
+                   AND relname LIKE 'sandbox_%' AND relname <> 'sandbox_checkpoint_artifacts'
+                   AND NOT (relrowsecurity AND relforcerowsecurity)",
+                &[],
+            )?;
+            ensure!(lifted.is_empty(), "{lifted:?}");
+        }
+    }
+    Ok(())
+}
+
+// 24 -------------------------------------------------------------------------------------------------
+
+fn parallel(db: &Db) -> Result<()> {
+    let mut owner = attached(db)?;
+    // Functions of their arguments alone.
+    let safe = lines(
+        &mut owner,
+        "SELECT proname::text FROM pg_proc WHERE proparallel = 's' AND pronamespace = 'opengeni_guards'::regnamespace ORDER BY 1",
+        &[],
+    )?;
+    ensure!(
+        safe == [
+            "has_retired_session_create_selection",
+            "rules",
+            "warming_reset_resume_state_v2",
+            "without_retired_session_create_metadata",
+        ],
+        "{safe:?}"
+    );
+    let wrong = lines(
+        &mut owner,
+        "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+           JOIN pg_proc native ON d.refclassid = 'pg_proc'::regclass AND native.oid = d.refobjid
+          WHERE p.pronamespace IN ('opengeni'::regnamespace, 'opengeni_private'::regnamespace)
+            AND native.pronamespace = 'opengeni_guards'::regnamespace
+            AND (p.proparallel = 's' AND native.proparallel <> 's' OR p.provolatile = 'i' AND native.provolatile <> 'i')",
+        &[],
+    )?;
+    ensure!(wrong.is_empty(), "{wrong:?}");
+
+    fleet::pair(db, SCHEMA)?;
+    // The application's own helpers would keep every query of a table with a policy from going parallel.
+    owner.batch_execute(
+        "ALTER FUNCTION opengeni_private.current_account_id() PARALLEL SAFE;
+         ALTER FUNCTION opengeni_private.current_workspace_id() PARALLEL SAFE;
+         ALTER FUNCTION opengeni_private.workspace_rls_visible(uuid, uuid) PARALLEL SAFE",
+    )?;
+    let force = match db.server.major {
+        ..=15 => "force_parallel_mode",
+        _ => "debug_parallel_query",
+    };
+    let with_workers = format!(
+        "SET {force} = on; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
+         SET min_parallel_index_scan_size = 0; SET max_parallel_workers_per_gather = 4"
+    );
+    let mut seen = Vec::new();
+    for settings in ["", &with_workers] {
+        let mut all = Vec::new();
+        for tenant in [0, 1, 2] {
+            for role in [APP, OWNER] {
+                let mut session = db.session(role)?;
+                session.batch_execute(settings)?;
+                fleet::enter(&mut session, tenant)?;
+                all.push(fleet::answers(&mut session, READERS, |f| f.contract())?);
+                all.push(fleet::answers(&mut session, READERS, |f| f.native(SCHEMA))?);
+                let mut transaction = session.transaction()?;
+                all.push(fleet::answers(&mut transaction, WRITERS, |f| f.contract())?);
+                transaction.rollback()?;
+                all.push(vec![lines(
+                    &mut session,
+                    "SELECT 'l' || id FROM sandbox_leases UNION ALL SELECT 'p' || id FROM sandbox_retained_processes ORDER BY 1",
+                    &[],
+                )?]);
+                // Beside the inventory, in one statement: the policy asks in this backend, and it says no.
+                all.push(vec![lines(
+                    &mut session,
+                    "SELECT (SELECT count(*) FROM opengeni_private.list_live_modal_sandbox_leases()) || ' ' || count(*)
+                       FROM sandbox_leases",
+                    &[],
+                )?]);
+                if tenant == 0 && role == OWNER {
+                    fleet::closed(&mut session)?;
+                }
+            }
+        }
+        seen.push(all);
+    }
+    for (number, (alone, workers)) in seen[0].iter().zip(&seen[1]).enumerate() {
+        ensure!(
+            alone == workers,
+            "answer {number}: {alone:?}, with workers {workers:?}"
+        );
+    }
+    // There were workers, where the policy allows them, and none where the capability is asked for.
+    let mut app = fleet::app(db, 1)?;
+    app.batch_execute(&with_workers)?;
+    for (table, workers) in [
+        ("sandbox_retained_processes", true),
+        ("sandbox_leases", false),
+    ] {
+        let plan = lines(&mut app, &format!("EXPLAIN SELECT * FROM {table}"), &[])?.join("\n");
+        ensure!(plan.contains("Gather") == workers, "{table}:\n{plan}");
+    }
+    Ok(())
+}
+
+// 28 -------------------------------------------------------------------------------------------------
+
+/// `trap.spring()` counts, across rollbacks, who runs it and whether it can become more. Whatever the owner can
+/// hang on its tables calls it.
+fn lay_mines(db: &Db) -> Result<()> {
+    let mut owner = db.owner()?;
+    owner.batch_execute(
+        "CREATE SCHEMA trap; GRANT USAGE ON SCHEMA trap TO PUBLIC;
+         CREATE SEQUENCE trap.as_superuser; CREATE SEQUENCE trap.as_owner; CREATE SEQUENCE trap.escaped;
+         GRANT ALL ON ALL SEQUENCES IN SCHEMA trap TO PUBLIC;
+         CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog AS $trap$
+         DECLARE
+           attempt text;
+         BEGIN
+           IF (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) THEN
+             PERFORM nextval('trap.as_superuser');
+             RETURN true;
+           END IF;
+           PERFORM nextval('trap.as_owner');
+           FOREACH attempt IN ARRAY ARRAY['SET ROLE postgres', 'SET LOCAL ROLE postgres', 'SET ROLE NONE', 'RESET ROLE',
+             'RESET SESSION AUTHORIZATION', 'SET SESSION AUTHORIZATION postgres', 'CREATE ROLE og_cases_escaped SUPERUSER',
+             'CREATE TEMP TABLE og_cases_escaped (id int)', 'ALTER SYSTEM SET log_statement = none'] LOOP
+             BEGIN
+               EXECUTE attempt;
+               IF (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user)
+                 OR attempt ~ '^(CREATE ROLE|ALTER)' THEN
+                 PERFORM nextval('trap.escaped');
+               END IF;
+             EXCEPTION WHEN OTHERS THEN NULL;
+             END;
+           END LOOP;
+           RETURN true;
+         END $trap$;
+         CREATE FUNCTION trap.fired() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN PERFORM trap.spring(); RETURN coalesce(NEW, OLD); END $$;
+         CREATE FUNCTION trap.text(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM trap.spring(); RETURN $1; END $$;
+         CREATE FUNCTION trap.sure(text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN trap.spring(); END $$;
+         CREATE FUNCTION trap.now() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.spring(); RETURN now(); END $$;
+         CREATE DOMAIN trap.trapped AS text CHECK (trap.sure(value));
+         CREATE VIEW trap.seen AS SELECT trap.text('x') AS rule, trap.text('y') AS object, 1::bigint AS refusals, trap.now() AS seen_at",
+    )?;
+    for table in GUARDED {
+        owner.batch_execute(&format!(
+            "CREATE TRIGGER a_mine BEFORE INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION trap.fired();
+             CREATE TRIGGER statement_mine AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table} FOR EACH STATEMENT
+               EXECUTE FUNCTION trap.fired();
+             CREATE CONSTRAINT TRIGGER late_mine AFTER INSERT OR UPDATE OR DELETE ON {table} DEFERRABLE INITIALLY DEFERRED
+               FOR EACH ROW EXECUTE FUNCTION trap.fired();
+             CREATE INDEX {table}_mine ON {table} (trap.text(id::text));
+             CREATE INDEX {table}_mine_where ON {table} (id) WHERE trap.sure('constant');
+             ALTER TABLE {table} ADD CONSTRAINT mine CHECK (trap.sure('constant') AND trap.sure(id::text)),
+               ALTER COLUMN id SET DEFAULT trap.text(gen_random_uuid()::text)::uuid;
+             CREATE POLICY mine ON {table} USING (trap.sure('constant') AND trap.sure(id::text));
+             CREATE STATISTICS {table}_mine_statistics ON (trap.text(id::text)), (trap.text(account_id::text)) FROM {table}"
+        ))?;
+    }
+    // What a caller's path, a role's settings or a function's could lead to.
+    for (signature, result) in [
+        ("format(text, text)", "text"),
+        ("quote_ident(text)", "text"),
+        ("set_config(text, text, boolean)", "text"),
+        ("encode(bytea, text)", "text"),
+        ("concat_ws(text, text, text)", "text"),
+        ("pg_get_triggerdef(oid)", "text"),
+        ("pg_get_functiondef(oid)", "text"),
+        ("has_schema_privilege(text, text)", "boolean"),
+        ("count(bigint)", "bigint"),
+    ] {
+        owner.batch_execute(&format!(
+            "CREATE FUNCTION opengeni.{signature} RETURNS {result} LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.spring(); RETURN NULL; END $$"
+        ))?;
+    }
+    for kind in ["text", "name", "oid", "jsonb", "uuid"] {
+        owner.batch_execute(&format!(
+            "CREATE FUNCTION opengeni.equal({kind}, {kind}) RETURNS boolean LANGUAGE plpgsql AS
+               $$ BEGIN PERFORM trap.spring(); RETURN true; END $$;
+             CREATE OPERATOR opengeni.= (LEFTARG = {kind}, RIGHTARG = {kind}, FUNCTION = opengeni.equal);
+             CREATE OPERATOR opengeni.<> (LEFTARG = {kind}, RIGHTARG = {kind}, FUNCTION = opengeni.equal)"
+        ))?;
+    }
+    owner.batch_execute(&format!(
+        "ALTER FUNCTION opengeni_private.workspace_rls_visible(uuid, uuid) SET search_path = opengeni, trap;
+         ALTER ROLE {OWNER} IN DATABASE {} SET search_path = opengeni, trap, pg_catalog;
+         ALTER ROLE {OWNER} IN DATABASE {} SET check_function_bodies = off",
+        db.name, db.name
+    ))?;
+    Ok(())
+}
+
+fn sprung(client: &mut Client, sequence: &str) -> Result<i64> {
+    value(
+        client,
+        "SELECT coalesce(pg_sequence_last_value($1::text::regclass), 0)",
+        &[&format!("trap.{sequence}")],
+    )
+}
+
+fn mines(db: &Db) -> Result<()> {
+    let (tenant, _) = db.supervised()?;
+    lay_mines(db)?;
+    let mut owner = db.owner()?;
+    let mut admin = db.admin()?;
+    let reset = |client: &mut Client| {
+        client.batch_execute(
+        "SELECT setval('trap.as_superuser', 1, false), setval('trap.as_owner', 1, false), setval('trap.escaped', 1, false)",
+    )
+    };
+    reset(&mut admin)?;
+    // On the ledgers, once they are there.
+    let ledger = "ALTER TABLE opengeni_guards_replaced ALTER COLUMN replaced_at SET DEFAULT trap.now(),
+          ADD CONSTRAINT mine CHECK (trap.sure('constant') AND trap.sure(object)),
+          ADD COLUMN made text GENERATED ALWAYS AS (trap.text(object)) STORED, ADD COLUMN note trap.trapped DEFAULT 'note';
+        CREATE INDEX mine ON opengeni_guards_replaced (trap.text(object));
+        CREATE INDEX mine_where ON opengeni_guards_replaced (object) WHERE trap.sure('constant');
+        CREATE STATISTICS mine_of_ledger ON (trap.text(object)), (trap.text(owner)) FROM opengeni_guards_replaced";
+    // With something to write into it.
+    let written = format!("{ledger}; DROP FUNCTION opengeni_private.sandbox_rotation_backlog()");
+    let log = "ALTER TABLE opengeni_guards_shadow ALTER COLUMN seen_at SET DEFAULT trap.now(),
+          ADD CONSTRAINT mine CHECK (trap.sure(rule));
+        CREATE INDEX mine_of_log ON opengeni_guards_shadow (trap.text(rule));
+        CREATE INDEX mine_of_log_where ON opengeni_guards_shadow (rule) WHERE trap.sure('constant')";
+    let view = "DROP TABLE opengeni_guards_shadow; ALTER VIEW trap.seen SET SCHEMA opengeni; ALTER VIEW seen RENAME TO opengeni_guards_shadow";
+    for (before, call) in [
+        ("", "CREATE EXTENSION opengeni_guards"),
+        ("", "SELECT * FROM opengeni_guards.status()"),
+        ("", "SELECT * FROM opengeni_guards.status('opengeni')"),
+        ("", "SELECT opengeni_guards.ready('opengeni')"),
+        ("", "SELECT * FROM opengeni_guards.detach('opengeni')"),
+        (
+            "",
+            "SELECT * FROM opengeni_guards.attach('opengeni', mode => 'shadow')",
+        ),
+        (
+            log,
+            "SELECT * FROM opengeni_guards.shadow_report('opengeni')",
+        ),
+        (
+            view,
+            "SELECT * FROM opengeni_guards.shadow_report('opengeni')",
+        ),
+        ("", "SELECT * FROM opengeni_guards.attach('opengeni')"),
+        ("", "SELECT * FROM opengeni_guards.status('opengeni')"),
+        (
+            "",
+            "SELECT opengeni_guards.grant_usage('og_cases_app', 'opengeni')",
+        ),
+        (ledger, "SELECT * FROM opengeni_guards.detach('opengeni')"),
+        ("", "SELECT * FROM opengeni_guards.attach('opengeni')"),
+        (
+            &written,
+            "SELECT * FROM opengeni_guards.attach('opengeni', fire => 'always')",
+        ),
+        ("", "SELECT * FROM opengeni_guards.detach('opengeni')"),
+        (
+            "DROP INDEX sandbox_leases_group_idx; DROP POLICY workspace_isolation ON sandbox_lease_holders",
+            "SELECT * FROM opengeni_guards.provision('opengeni')",
+        ),
+        (
+            "",
+            "SELECT opengeni_guards.revoke_usage('og_cases_app', 'opengeni')",
+        ),
+        ("", "SELECT * FROM opengeni_guards.attach()"),
+    ] {
+        owner
+            .batch_execute(before)
+            .with_context(|| before.to_owned())?;
+        for path in ["opengeni", "opengeni, trap, pg_catalog"] {
+            let mut caller = db.admin()?;
+            caller.batch_execute(&format!("SET search_path = {path}"))?;
+            let mut transaction = caller.transaction()?;
+            if call.starts_with("CREATE EXTENSION") && path != "opengeni" {
+                continue;
+            }
+            transaction
+                .batch_execute(call)
+                .map_err(|error| anyhow!("{}: {call}", describe(&error)))?;
+            transaction
+                .commit()
+                .with_context(|| format!("COMMIT after {call}"))?;
+            // The caller is itself again, and free.
+            caller.batch_execute(
+                "CREATE TEMP TABLE free (id int); SET ROLE og_cases_app; RESET ROLE",
+            )?;
+            for sequence in ["as_superuser", "escaped"] {
+                let count = sprung(&mut admin, sequence)?;
+                ensure!(
+                    count == 0,
+                    "{call}, search_path = {path}: {sequence} {count} times"
+                );
+            }
+        }
+    }
+    // A deferred constraint would evaluate the owner's expression at COMMIT: the ledger is not written then.
+    owner.batch_execute(
+        "ALTER TABLE opengeni_guards_replaced ADD CONSTRAINT late EXCLUDE USING btree
+           (trap.text(object) WITH OPERATOR(pg_catalog.=)) DEFERRABLE INITIALLY DEFERRED",
+    )?;
+    for call in ["attach", "detach"] {
+        let mut caller = db.admin()?;
+        // So that attach has something to write.
+        owner
+            .batch_execute("DROP FUNCTION IF EXISTS opengeni_private.sandbox_rotation_backlog()")?;
+        let done = caller.execute(&format!("SELECT opengeni_guards.{call}('opengeni')"), &[]);
+        match (call, done) {
+            ("attach", Ok(_)) => ensure!(
+                states(
+                    &mut caller,
+                    "function opengeni_private.sandbox_rotation_backlog"
+                )? == ["missing"]
+            ),
+            ("detach", Err(error)) => Refusal::of(&error)?.has_state("55000")?,
+            (call, done) => bail!("{call}: {done:?}"),
+        }
+        for sequence in ["as_superuser", "escaped"] {
+            let count = sprung(&mut admin, sequence)?;
+            ensure!(count == 0, "{call}, late: {sequence} {count} times");
+        }
+    }
+    ensure!(
+        sprung(&mut admin, "as_owner")? > 0,
+        "nothing of the owner's ran at all"
+    );
+    let made = admin.query_opt(
+        "SELECT FROM pg_roles WHERE rolname = 'og_cases_escaped'",
+        &[],
+    )?;
+    ensure!(made.is_none(), "a role was made");
+    // The mines are live: a superuser's own write of the row steps on them.
+    admin.execute(
+        "UPDATE sandbox_leases SET os = 'linux' WHERE id = $1",
+        &[&tenant.lease],
+    )?;
+    ensure!(sprung(&mut admin, "as_superuser")? > 3, "dead mines");
+    Ok(())
+}
+
+// 29 -------------------------------------------------------------------------------------------------
+
+/// What can stand under a table's name: how it is made of the table `{t}` (in schema `{s}`), the SQLSTATE that it is
+/// refused with, and how status() describes it.
+const ALIKE: [(&str, &str, &str, &str); 8] = [
+    ("a view", "ALTER TABLE {s}.{t} RENAME TO real; CREATE VIEW {s}.{t} AS SELECT * FROM {s}.real", "42809", "not an ordinary table"),
+    ("a materialized view", "ALTER TABLE {s}.{t} RENAME TO real; CREATE MATERIALIZED VIEW {s}.{t} AS SELECT * FROM {s}.real", "42809",
+        "not an ordinary table"),
+    ("a partitioned table", "ALTER TABLE {s}.{t} RENAME TO real; CREATE TABLE {s}.{t} (LIKE {s}.real INCLUDING DEFAULTS) PARTITION BY HASH (account_id);
+        CREATE TABLE {s}.part PARTITION OF {s}.{t} FOR VALUES WITH (MODULUS 1, REMAINDER 0)", "42809", "not an ordinary table"),
+    ("a foreign table", "ALTER TABLE {s}.{t} RENAME TO real; CREATE FOREIGN TABLE {s}.{t} (id uuid NOT NULL, provider_command jsonb) SERVER nowhere",
+        "42809", "not an ordinary table"),
+    ("a table with a child", "CREATE TABLE {s}.heir () INHERITS ({s}.{t})", "42809", "has child tables, which no guard reads"),
+    ("another text type", "ALTER TABLE {s}.{t} ALTER COLUMN provider_backend TYPE varchar(99)", "42804",
+        "column provider_backend has type character varying(99) instead of text"),
+    ("a domain", "CREATE DOMAIN {s}.trapped AS text CHECK (trap.sure(value)); ALTER TABLE {s}.{t} ALTER COLUMN provider_backend TYPE {s}.trapped",
+        "42804", "column provider_backend has type {s}.trapped instead of text"),
+    ("a type with a cast", "CREATE TYPE {s}.kind AS ENUM ('modal');
+        CREATE FUNCTION {s}.to_text({s}.kind) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM trap.spring(); RETURN 'modal'; END $$;
+        CREATE CAST ({s}.kind AS text) WITH FUNCTION {s}.to_text({s}.kind) AS IMPLICIT;
+        ALTER TABLE {s}.{t} ALTER COLUMN provider_backend DROP DEFAULT;
+        ALTER TABLE {s}.{t} ADD COLUMN other {s}.kind; ALTER TABLE {s}.{t} DROP COLUMN provider_backend CASCADE;
+        ALTER TABLE {s}.{t} RENAME COLUMN other TO provider_backend", "42804", "column provider_backend has type {s}.kind instead of text"),
+];
+
+fn trap_only(db: &Db) -> Result<()> {
+    db.admin()?.batch_execute(&format!(
+        "CREATE FOREIGN DATA WRAPPER nothing; CREATE SERVER nowhere FOREIGN DATA WRAPPER nothing;
+         GRANT USAGE ON FOREIGN SERVER nowhere TO {OWNER}"
+    ))?;
+    db.owner()?.batch_execute(
+        "CREATE SCHEMA trap; CREATE SEQUENCE trap.sprung;
+         CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM nextval('trap.sprung'); RETURN true; END $$;
+         CREATE FUNCTION trap.sure(text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN trap.spring(); END $$",
+    )?;
+    Ok(())
+}
+
+fn named(sql: &str, schema: &str, table: &str) -> String {
+    sql.replace("{s}", schema).replace("{t}", table)
+}
+
+/// The definitions that name a schema.
+fn of_schema(db: &Db, schema: &str) -> Result<Vec<String>> {
+    let mut lines = snapshot(&mut db.admin()?)?;
+    lines.retain(|line| line.contains(&format!("{schema}.")));
+    Ok(lines)
+}
+
+fn look_alikes_elsewhere(db: &Db) -> Result<()> {
+    trap_only(db)?;
+    let mut owner = db.owner()?;
+    let tables = lines(
+        &mut owner,
+        "SELECT relname::text FROM pg_class WHERE relnamespace = 'opengeni'::regnamespace AND relkind = 'r'",
+        &[],
+    )?;
+    const TABLE: &str = "sandbox_retained_processes";
+    for (number, (_, sql, ..)) in ALIKE.iter().enumerate() {
+        let schema = format!("alike_{number}");
+        owner.batch_execute(&format!("CREATE SCHEMA {schema}"))?;
+        for table in &tables {
+            owner.batch_execute(&format!(
+                "CREATE TABLE {schema}.{table} (LIKE opengeni.{table} INCLUDING DEFAULTS)"
+            ))?;
+        }
+        owner
+            .batch_execute(&named(sql, &schema, TABLE))
+            .with_context(|| named(sql, &schema, TABLE))?;
+    }
+    let all = |db: &Db| -> Result<Vec<Vec<String>>> {
+        (0..ALIKE.len())
+            .map(|n| of_schema(db, &format!("alike_{n}")))
+            .collect()
+    };
+    let before = all(db)?;
+    let told = create_extension(db)?;
+    ensure!(
+        told.contains("26 guards of schema opengeni are native"),
+        "{told}"
+    );
+    let done = switch(&mut owner, "attach()")?;
+    for (number, (what, sql, state, detail)) in ALIKE.iter().enumerate() {
+        let schema = format!("alike_{number}");
+        let detail = named(detail, &schema, TABLE);
+        // A schema is found by its process table; where nothing of the kind stands under the name, it is none.
+        let found = !sql.contains("RENAME TO real");
+        let warned = told.contains(&format!("guards of schema {schema} are left as they are"));
+        ensure!(warned == found, "{what}: {told}");
+        let skipped = done
+            .iter()
+            .find(|line| line.starts_with(&format!("skipped schema {schema} ")));
+        ensure!(
+            skipped.is_some_and(|line| line.contains(&detail)) == found,
+            "{what}: {done:#?}"
+        );
+        for call in ["attach", "provision"] {
+            let refusal = refused(
+                &mut owner,
+                &format!("SELECT opengeni_guards.{call}('{schema}')"),
+                &[],
+            )
+            .with_context(|| format!("{what}: {call}"))?;
+            refusal.has_state(state).with_context(|| *what)?;
+            refusal.names(&[TABLE])?;
+        }
+        let ready: bool = value(&mut owner, "SELECT opengeni_guards.ready($1)", &[&schema])?;
+        ensure!(!ready, "{what}");
+        let seen = lines(
+            &mut owner,
+            "SELECT concat_ws(' ', state, detail) FROM opengeni_guards.status($1) WHERE object = 'table ' || $2",
+            &[&schema, &TABLE],
+        )?;
+        ensure!(
+            seen == [format!("incompatible {detail}")],
+            "{what}: {seen:?}"
+        );
+        // There is nothing to take back; that it was the first schema that a shared function is from may be said.
+        let mut attempt = owner.transaction()?;
+        let back = format!("SELECT action FROM opengeni_guards.detach('{schema}')");
+        match attempt.query(&back, &[]) {
+            Ok(rows) => ensure!(
+                rows.iter().all(|row| row.get::<_, &str>(0) == "left"),
+                "{what}"
+            ),
+            Err(error) => Refusal::of(&error)?.has_state("55000")?,
+        }
+        attempt.rollback()?;
+    }
+    for (before, after) in before.iter().zip(&all(db)?) {
+        same(before, after)?;
+    }
+    ensure!(
+        value::<bool>(&mut owner, "SELECT NOT is_called FROM trap.sprung", &[])?,
+        "the owner's code ran"
+    );
+    ensure!(is_ready(&mut owner)?);
+    works(db, true)
+}
+
+fn look_alikes_inside(db: &Db) -> Result<()> {
+    trap_only(db)?;
+    let mut owner = db.owner()?;
+    // Before there is an extension, each by itself; undone before the next.
+    for table in [
+        "sandbox_retained_processes",
+        "sandbox_workspace_mutation_admissions",
+    ] {
+        for (what, sql, state, detail) in ALIKE {
+            let context = || format!("{what} as {table}");
+            let (sql, detail) = (named(sql, SCHEMA, table), named(detail, SCHEMA, table));
+            let mut admin = db.admin()?;
+            let mut transaction = admin.transaction()?;
+            transaction
+                .batch_execute(&format!("SET LOCAL ROLE {OWNER}; {sql}; RESET ROLE"))
+                .with_context(context)?;
+            let guards = "SELECT array_agg(tgfoid::regproc::text ORDER BY 1) FROM pg_trigger JOIN pg_class c ON c.oid = tgrelid
+               WHERE relnamespace = 'opengeni'::regnamespace AND NOT tgisinternal";
+            let before: Vec<String> = value(&mut transaction, guards, &[])?;
+            transaction
+                .batch_execute("CREATE EXTENSION opengeni_guards")
+                .with_context(context)?;
+            ensure!(
+                value::<Vec<String>>(&mut transaction, guards, &[])? == before,
+                "{}",
+                context()
+            );
+            let refusal = refused(
+                &mut transaction,
+                "SELECT opengeni_guards.attach('opengeni')",
+                &[],
+            )?;
+            refusal.has_state(state).with_context(context)?;
+            refusal.names(&[table])?;
+            let seen = lines(
+                &mut transaction,
+                "SELECT concat_ws(' ', state, detail) FROM opengeni_guards.status('opengeni') WHERE object = 'table ' || $1",
+                &[&table],
+            )?;
+            ensure!(
+                seen == [format!("incompatible {detail}")],
+                "{}: {seen:?}",
+                context()
+            );
+            transaction.rollback()?;
+        }
+    }
+    // After it was attached: status tells, attach leaves everything, and a guard that needs the table says so.
+    extension(db)?;
+    switch(&mut owner, "attach('opengeni')")?;
+    let (tenant, command) = db.supervised()?;
+    let child = "sandbox_workspace_mutation_admissions";
+    let mut app = db.app(&tenant)?;
+    let touch =
+        "UPDATE sandbox_retained_processes SET provider_command_input_index = 9 WHERE id = $1";
+    for (what, sql, state, detail) in ALIKE {
+        let context = || format!("{what} as {child}");
+        let mut transaction = owner.transaction()?;
+        // The owner writes, who sees the row as the tenant does.
+        for (name, text) in [
+            ("opengeni.account_id", tenant.account.to_string()),
+            ("opengeni.workspace_id", tenant.workspace.to_string()),
+            (MARKER, "1".to_owned()),
+        ] {
+            set(&mut transaction, name, &text)?;
+        }
+        says(
+            &refused(&mut transaction, touch, &[&command.process])?,
+            "55000",
+            "supervised_command.stdin_child",
+        )?;
+        transaction
+            .batch_execute(&named(sql, SCHEMA, child))
+            .with_context(context)?;
+        // Making it may have rewritten rows; looking at it must not.
+        transaction.batch_execute("SELECT setval('trap.sprung', 1, false)")?;
+        refused(
+            &mut transaction,
+            "SELECT opengeni_guards.attach('opengeni')",
+            &[],
+        )?
+        .has_state(state)
+        .with_context(context)?;
+        let seen = lines(
+            &mut transaction,
+            "SELECT concat_ws(' ', state, detail) FROM opengeni_guards.status('opengeni') WHERE object = 'table ' || $1",
+            &[&child],
+        )?;
+        ensure!(
+            seen == [format!("incompatible {}", named(detail, SCHEMA, child))],
+            "{}: {seen:?}",
+            context()
+        );
+        let refusal = refused(&mut transaction, touch, &[&command.process])?;
+        ensure!(
+            ["42P01", "42809", "42804", "42703"].contains(&refusal.sqlstate.as_str()),
+            "{}: {refusal:?}",
+            context()
+        );
+        refusal
+            .names(&[child, "supervised_command_guard"])
+            .with_context(context)?;
+        let quiet = "SELECT NOT is_called FROM trap.sprung";
+        ensure!(
+            value::<bool>(&mut transaction, quiet, &[])?,
+            "{}: the owner's code ran",
+            context()
+        );
+        transaction.rollback()?;
+        says(
+            &refused(&mut app, touch, &[&command.process])?,
+            "55000",
+            "supervised_command.stdin_child",
+        )?;
+    }
+    Ok(())
 }
 
 // 30 -------------------------------------------------------------------------------------------------
