@@ -21,7 +21,7 @@ use crate::inventory;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let cases: [(&str, Body); 24] = [
+    let cases: [(&str, Body); 25] = [
         (
             "11: a workspace or an account goes with its settled history, and with nothing else",
             cascades::history_goes,
@@ -57,6 +57,10 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         (
             "14: a guard that was dropped, disabled or taken back shows, and attach mends what it may",
             taken_back::guards_go,
+        ),
+        (
+            "14: every trigger that a migration took back to PL/pgSQL shows, and attach rebinds it",
+            taken_back::migration_taken_back,
         ),
         (
             "14: a contract function that a migration took back shows, and attach replaces it",

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use opengeni_guards_harness::demo::protocol::{self, Command, Tenant};
+use opengeni_guards_harness::server::SUPERUSER;
 use postgres::Client;
 use uuid::Uuid;
 
@@ -56,7 +57,7 @@ pub fn opened_afterwards(db: &Db) -> Result<()> {
         ensure!(ledgers.is_empty(), "{when}: {ledgers:?}");
         Ok(())
     };
-    for role in [OWNER, "postgres"] {
+    for role in [OWNER, SUPERUSER] {
         let mut caller = db.session(role)?;
         // Made anew, by name or by default, under those privileges.
         owner.batch_execute("DROP FUNCTION opengeni_private.sandbox_rotation_backlog()")?;

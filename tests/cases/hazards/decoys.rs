@@ -154,11 +154,12 @@ const EVIL_TYPES: &str = "
     CREATE DOMAIN evil.uuid AS pg_catalog.uuid CHECK (false); CREATE DOMAIN evil.text AS pg_catalog.text CHECK (false);
     CREATE DOMAIN evil.jsonb AS pg_catalog.jsonb CHECK (false); CREATE DOMAIN evil.bigint AS pg_catalog.int8 CHECK (false);";
 
-/// The policies' helpers of the originals follow the caller's path, and are not what is asked here.
+/// What the originals' policies and CHECKs call follows the caller's path, and is not what is asked here.
 const PINNED_HELPERS: &str = "
     ALTER FUNCTION opengeni_private.current_account_id() SET search_path = pg_catalog, pg_temp;
     ALTER FUNCTION opengeni_private.current_workspace_id() SET search_path = pg_catalog, pg_temp;
-    ALTER FUNCTION opengeni_private.workspace_rls_visible(uuid, uuid) SET search_path = pg_catalog, pg_temp";
+    ALTER FUNCTION opengeni_private.workspace_rls_visible(uuid, uuid) SET search_path = pg_catalog, pg_temp;
+    ALTER FUNCTION public.digest(bytea, text) SET search_path = pg_catalog, pg_temp";
 
 /// The same in the session's own temp schema, as far as names are looked up there.
 const TEMP_NAMES: &str = "

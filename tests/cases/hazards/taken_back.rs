@@ -200,3 +200,40 @@ pub fn contract_taken_back(db: &Db) -> Result<()> {
     };
     same(&closed(before), &closed(definitions(&mut db.admin()?)?))
 }
+
+pub fn migration_taken_back(db: &Db) -> Result<()> {
+    let originals = db.owner()?.query(
+        "SELECT pg_get_triggerdef(t.oid), tgconstraint <> 0, format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass)
+           FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid
+          WHERE relnamespace = 'opengeni'::regnamespace AND NOT tgisinternal",
+        &[],
+    )?;
+    ensure!(originals.len() == 21, "{} triggers", originals.len());
+    let mut owner = attached(db)?;
+    let before = definitions(&mut db.admin()?)?;
+    for round in 0..2 {
+        for row in &originals {
+            let (definition, constraint, drop): (&str, bool, &str) =
+                (row.get(0), row.get(1), row.get(2));
+            // The first migration replaces what can be replaced, the second drops and creates.
+            owner.batch_execute(&match constraint || round == 1 {
+                true => format!("{drop}; {definition}"),
+                false => definition.replacen("CREATE", "CREATE OR REPLACE", 1),
+            })?;
+        }
+        let seen = lines(
+            &mut owner,
+            "SELECT state || ' ' || count(*) FROM opengeni_guards.status('opengeni')
+              WHERE object LIKE 'trigger %' GROUP BY state ORDER BY 1",
+            &[],
+        )?;
+        ensure!(seen == ["native 5", "plpgsql 21"], "{seen:?}");
+        ensure!(!is_ready(&mut owner)? && states(&mut owner, "mode")? == ["partly"]);
+        let done = switch(&mut owner, "attach('opengeni')")?;
+        let rebound = done.iter().filter(|line| line.starts_with("rebound "));
+        ensure!(rebound.count() == 21, "{done:#?}");
+        ensure!(is_ready(&mut owner)?);
+        same(&before, &definitions(&mut db.admin()?)?)?;
+    }
+    speaks_again(db)
+}
