@@ -269,6 +269,12 @@ fn activation(old: Uuid, new: Uuid) -> String {
     )
 }
 
+/// A table of the session's own, a row in which has a trigger delete policy history: as deep as a cascade.
+const HISTORY_BAIT: &str = "CREATE TEMP TABLE bait (id int);
+    CREATE FUNCTION pg_temp.spring() RETURNS trigger LANGUAGE plpgsql AS
+      $$ BEGIN DELETE FROM opengeni.workspace_instruction_policy_activation_events; RETURN NULL; END $$;
+    CREATE TRIGGER spring AFTER INSERT ON bait FOR EACH ROW EXECUTE FUNCTION pg_temp.spring()";
+
 /// A command whose exit is proven: it may settle.
 fn prove(app: &mut Client, command: &Command) -> Result<()> {
     for step in [

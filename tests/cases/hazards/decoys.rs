@@ -5,7 +5,7 @@ use opengeni_guards_harness::demo::protocol::{self, Command, Tenant};
 use postgres::Client;
 use uuid::Uuid;
 
-use super::{Scene, attached, pty, revision, says};
+use super::{HISTORY_BAIT, Scene, attached, pty, revision, says};
 use crate::attach::{extension, switch, works};
 use crate::dump;
 use crate::fleet::{self, READERS, WRITERS};
@@ -528,10 +528,6 @@ pub fn decoys(db: &Db) -> Result<()> {
         admin.batch_execute(names)?;
     }
     let probes = probes(&scene, &idle, &captured);
-    let bait = "CREATE TEMP TABLE bait (id int);
-        CREATE FUNCTION pg_temp.spring() RETURNS trigger LANGUAGE plpgsql AS
-          $$ BEGIN DELETE FROM opengeni.workspace_instruction_policy_activation_events; RETURN NULL; END $$;
-        CREATE TRIGGER spring AFTER INSERT ON bait FOR EACH ROW EXECUTE FUNCTION pg_temp.spring()";
     let astray = |app: &mut Client| -> Result<Vec<String>> {
         let mut astray = Vec::new();
         for (sql, expected) in &probes {
@@ -556,7 +552,7 @@ pub fn decoys(db: &Db) -> Result<()> {
     };
     let decoyed = |kind: &str, path: &str| -> Result<Client> {
         let mut app = db.app(&tenant)?;
-        app.batch_execute(bait)?;
+        app.batch_execute(HISTORY_BAIT)?;
         decoy_tables(&mut app, kind)?;
         app.batch_execute(TEMP_NAMES)?;
         app.batch_execute("CREATE DOMAIN pg_temp.uuid AS pg_catalog.uuid CHECK (false)")?;
@@ -564,7 +560,7 @@ pub fn decoys(db: &Db) -> Result<()> {
         Ok(app)
     };
     let mut app = db.app(&tenant)?;
-    app.batch_execute(bait)?;
+    app.batch_execute(HISTORY_BAIT)?;
     let plain = astray(&mut app)?;
     ensure!(plain.is_empty(), "without decoys: {plain:#?}");
     for kind in DECOYS {

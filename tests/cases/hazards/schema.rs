@@ -6,8 +6,8 @@ use postgres::{Client, GenericClient};
 use uuid::Uuid;
 
 use super::{
-    GUARDED, PARENTS, Scene, activation, answers, attached, committed, is_ready, pty, revision,
-    says, speaks_again, states,
+    GUARDED, HISTORY_BAIT, PARENTS, Scene, activation, answers, attached, committed, is_ready, pty,
+    revision, says, speaks_again, states,
 };
 use crate::attach::switch;
 use crate::fleet::{self, READERS, WRITERS};
@@ -25,11 +25,18 @@ pub fn columns_renamed(db: &Db) -> Result<()> {
     let capture = format!(
         "UPDATE sandbox_leases SET archive_capture_id = gen_random_uuid() WHERE id = '{lease}'"
     );
+    let parent = format!(
+        "UPDATE sandbox_workspace_mutation_admissions SET operation = 'other' WHERE id = '{}'",
+        scene.running.admission
+    );
     let blocked = Some(("55000", "lease_capture.blocked"));
     let activate = activation(second, first);
     let third = revision(&scene.tenant, Uuid::new_v4(), Some(second));
     let head =
         "UPDATE workspace_instruction_policy_heads SET activation_version = activation_version + 1";
+    // Deletes history as deep as a cascade does.
+    scene.app.batch_execute(HISTORY_BAIT)?;
+    let bait = "INSERT INTO bait VALUES (1)";
     // Table and column; a write, which writes `{}` where it has to name the column; the guard that cannot read it;
     // what the write is answered with the column in place.
     for (table, column, write, guard, answer) in [
@@ -57,7 +64,7 @@ pub fn columns_renamed(db: &Db) -> Result<()> {
         (
             "sandbox_workspace_mutation_admissions",
             "actor_id",
-            "UPDATE sandbox_workspace_mutation_admissions SET operation = 'other'",
+            &parent,
             "supervised_command_blocker_guard",
             Some(("55000", "parent_admission.retained")),
         ),
@@ -151,6 +158,20 @@ pub fn columns_renamed(db: &Db) -> Result<()> {
             &activate,
             "workspace_instruction_policy_validate_event",
             None,
+        ),
+        (
+            "workspaces",
+            "id",
+            bait,
+            "workspace_instruction_policy_reject_mutation",
+            Some(("55000", "instruction_policy.immutable")),
+        ),
+        (
+            "managed_accounts",
+            "id",
+            bait,
+            "workspace_instruction_policy_reject_mutation",
+            Some(("55000", "instruction_policy.immutable")),
         ),
     ] {
         let context = || format!("{table}.{column}: {write}");
