@@ -122,7 +122,7 @@ fn without_extension(client: &mut Client) -> Result<Vec<String>> {
 }
 
 /// A command's life, and one thing that must not happen in it.
-fn works(db: &Db, speaks: bool) -> Result<()> {
+pub fn works(db: &Db, speaks: bool) -> Result<()> {
     let tenant = db.tenant()?;
     let command = Command::new(1);
     let mut app = db.app(&tenant)?;
@@ -347,7 +347,7 @@ fn always(db: &Db) -> Result<()> {
 }
 
 /// What a session was told beside its results.
-fn create_extension(db: &Db) -> Result<String> {
+pub fn create_extension(db: &Db) -> Result<String> {
     let output = db
         .server
         .program("psql")

@@ -42,7 +42,7 @@ pub fn trials(server: &Server) -> Vec<Trial> {
     ]
 }
 
-fn dump(db: &Db) -> Result<Vec<u8>> {
+pub fn dump(db: &Db) -> Result<Vec<u8>> {
     let output = db
         .server
         .program("pg_dump")
@@ -57,7 +57,7 @@ fn dump(db: &Db) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-fn restore(target: &Db, script: &[u8]) -> Result<()> {
+pub fn restore(target: &Db, script: &[u8]) -> Result<()> {
     let mut psql = target
         .server
         .program("psql")

@@ -75,7 +75,7 @@ fn sees_the_fleet(client: &mut impl GenericClient) -> Result<()> {
     Ok(())
 }
 
-fn closed_after_success(db: &Db) -> Result<()> {
+pub fn closed_after_success(db: &Db) -> Result<()> {
     fleet::pair(db, SCHEMA)?;
     let mut owner = db.owner()?;
     fleet::closed(&mut owner)?;
@@ -172,7 +172,7 @@ fn with_a_trap(db: &Db) -> Result<()> {
     Ok(())
 }
 
-fn closed_after_errors(db: &Db) -> Result<()> {
+pub fn closed_after_errors(db: &Db) -> Result<()> {
     fleet::pair(db, SCHEMA)?;
     with_a_trap(db)?;
     let mut owner = db.owner()?;
@@ -221,7 +221,7 @@ fn closed_after_errors(db: &Db) -> Result<()> {
     fleet::closed(&mut owner)
 }
 
-fn nested(db: &Db) -> Result<()> {
+pub fn nested(db: &Db) -> Result<()> {
     fleet::pair(db, SCHEMA)?;
     // Every row of the outer call's scan makes a call of its own, which may fail.
     db.admin()?.batch_execute(
@@ -391,7 +391,7 @@ fn tenants_apart(db: &Db) -> Result<()> {
     Ok(())
 }
 
-fn identities(db: &Db) -> Result<()> {
+pub fn identities(db: &Db) -> Result<()> {
     const SECOND: &str = "og_cases_second_app";
     fleet::pair(db, SCHEMA)?;
     let mut admin = db.admin()?;

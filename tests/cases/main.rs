@@ -9,6 +9,7 @@ mod evidence;
 mod fleet;
 mod grants;
 mod hardening;
+mod hazards;
 mod introspection;
 mod inventory;
 mod live_attach;
@@ -57,6 +58,7 @@ fn main() -> anyhow::Result<()> {
         inventory::trials,
         contract::trials,
         hardening::trials,
+        hazards::trials,
         commands::trials,
         attach::trials,
         shadow::trials,

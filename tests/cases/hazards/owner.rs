@@ -1,0 +1,254 @@
+//! 28: what the owner laid out, when a superuser calls.
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use postgres::Client;
+
+use super::{GUARDED, states};
+use crate::support::*;
+
+/// `trap.spring()` counts, across rollbacks, who runs it and whether it can become more. Whatever the owner can
+/// hang on its tables calls it.
+fn lay_mines(db: &Db) -> Result<()> {
+    let mut owner = db.owner()?;
+    owner.batch_execute(
+        "CREATE SCHEMA trap; GRANT USAGE ON SCHEMA trap TO PUBLIC;
+         CREATE SEQUENCE trap.as_superuser; CREATE SEQUENCE trap.as_owner; CREATE SEQUENCE trap.escaped;
+         GRANT ALL ON ALL SEQUENCES IN SCHEMA trap TO PUBLIC;
+         CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog AS $trap$
+         DECLARE
+           attempt text;
+         BEGIN
+           IF (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) THEN
+             PERFORM nextval('trap.as_superuser');
+             RETURN true;
+           END IF;
+           PERFORM nextval('trap.as_owner');
+           FOREACH attempt IN ARRAY ARRAY['SET ROLE postgres', 'SET LOCAL ROLE postgres', 'SET ROLE NONE', 'RESET ROLE',
+             'RESET SESSION AUTHORIZATION', 'SET SESSION AUTHORIZATION postgres', 'CREATE ROLE og_cases_escaped SUPERUSER',
+             'CREATE TEMP TABLE og_cases_escaped (id int)', 'ALTER SYSTEM SET log_statement = none'] LOOP
+             BEGIN
+               EXECUTE attempt;
+               IF (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user)
+                 OR attempt ~ '^(CREATE ROLE|ALTER)' THEN
+                 PERFORM nextval('trap.escaped');
+               END IF;
+             EXCEPTION WHEN OTHERS THEN NULL;
+             END;
+           END LOOP;
+           RETURN true;
+         END $trap$;
+         CREATE FUNCTION trap.fired() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN PERFORM trap.spring(); RETURN coalesce(NEW, OLD); END $$;
+         CREATE FUNCTION trap.text(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM trap.spring(); RETURN $1; END $$;
+         CREATE FUNCTION trap.sure(text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN trap.spring(); END $$;
+         CREATE FUNCTION trap.now() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.spring(); RETURN now(); END $$;
+         CREATE DOMAIN trap.trapped AS text CHECK (trap.sure(value));
+         CREATE VIEW trap.seen AS SELECT trap.text('x') AS rule, trap.text('y') AS object, 1::bigint AS refusals, trap.now() AS seen_at",
+    )?;
+    for table in GUARDED {
+        owner.batch_execute(&format!(
+            "CREATE TRIGGER a_mine BEFORE INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION trap.fired();
+             CREATE TRIGGER statement_mine AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table} FOR EACH STATEMENT
+               EXECUTE FUNCTION trap.fired();
+             CREATE CONSTRAINT TRIGGER late_mine AFTER INSERT OR UPDATE OR DELETE ON {table} DEFERRABLE INITIALLY DEFERRED
+               FOR EACH ROW EXECUTE FUNCTION trap.fired();
+             CREATE INDEX {table}_mine ON {table} (trap.text(id::text));
+             CREATE INDEX {table}_mine_where ON {table} (id) WHERE trap.sure('constant');
+             ALTER TABLE {table} ADD CONSTRAINT mine CHECK (trap.sure('constant') AND trap.sure(id::text)),
+               ALTER COLUMN id SET DEFAULT trap.text(gen_random_uuid()::text)::uuid;
+             CREATE POLICY mine ON {table} USING (trap.sure('constant') AND trap.sure(id::text));
+             CREATE STATISTICS {table}_mine_statistics ON (trap.text(id::text)), (trap.text(account_id::text)) FROM {table}"
+        ))?;
+    }
+    // What a caller's path, a role's settings or a function's could lead to.
+    for (signature, result) in [
+        ("format(text, text)", "text"),
+        ("quote_ident(text)", "text"),
+        ("set_config(text, text, boolean)", "text"),
+        ("encode(bytea, text)", "text"),
+        ("concat_ws(text, text, text)", "text"),
+        ("pg_get_triggerdef(oid)", "text"),
+        ("pg_get_functiondef(oid)", "text"),
+        ("has_schema_privilege(text, text)", "boolean"),
+        ("count(bigint)", "bigint"),
+    ] {
+        owner.batch_execute(&format!(
+            "CREATE FUNCTION opengeni.{signature} RETURNS {result} LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.spring(); RETURN NULL; END $$"
+        ))?;
+    }
+    for kind in ["text", "name", "oid", "jsonb", "uuid"] {
+        owner.batch_execute(&format!(
+            "CREATE FUNCTION opengeni.equal({kind}, {kind}) RETURNS boolean LANGUAGE plpgsql AS
+               $$ BEGIN PERFORM trap.spring(); RETURN true; END $$;
+             CREATE OPERATOR opengeni.= (LEFTARG = {kind}, RIGHTARG = {kind}, FUNCTION = opengeni.equal);
+             CREATE OPERATOR opengeni.<> (LEFTARG = {kind}, RIGHTARG = {kind}, FUNCTION = opengeni.equal)"
+        ))?;
+    }
+    owner.batch_execute(&format!(
+        "ALTER FUNCTION opengeni_private.workspace_rls_visible(uuid, uuid) SET search_path = opengeni, trap;
+         ALTER ROLE {OWNER} IN DATABASE {} SET search_path = opengeni, trap, pg_catalog;
+         ALTER ROLE {OWNER} IN DATABASE {} SET check_function_bodies = off",
+        db.name, db.name
+    ))?;
+    Ok(())
+}
+
+fn sprung(client: &mut Client, sequence: &str) -> Result<i64> {
+    value(
+        client,
+        "SELECT coalesce(pg_sequence_last_value($1::text::regclass), 0)",
+        &[&format!("trap.{sequence}")],
+    )
+}
+
+pub fn mines(db: &Db) -> Result<()> {
+    let (tenant, _) = db.supervised()?;
+    lay_mines(db)?;
+    let mut owner = db.owner()?;
+    let mut admin = db.admin()?;
+    let reset = |client: &mut Client| {
+        client.batch_execute(
+        "SELECT setval('trap.as_superuser', 1, false), setval('trap.as_owner', 1, false), setval('trap.escaped', 1, false)",
+    )
+    };
+    reset(&mut admin)?;
+    // On the ledgers, once they are there.
+    let ledger = "ALTER TABLE opengeni_guards_replaced ALTER COLUMN replaced_at SET DEFAULT trap.now(),
+          ADD CONSTRAINT mine CHECK (trap.sure('constant') AND trap.sure(object)),
+          ADD COLUMN made text GENERATED ALWAYS AS (trap.text(object)) STORED, ADD COLUMN note trap.trapped DEFAULT 'note';
+        CREATE INDEX mine ON opengeni_guards_replaced (trap.text(object));
+        CREATE INDEX mine_where ON opengeni_guards_replaced (object) WHERE trap.sure('constant');
+        CREATE STATISTICS mine_of_ledger ON (trap.text(object)), (trap.text(owner)) FROM opengeni_guards_replaced";
+    // With something to write into it.
+    let written = format!("{ledger}; DROP FUNCTION opengeni_private.sandbox_rotation_backlog()");
+    let log = "ALTER TABLE opengeni_guards_shadow ALTER COLUMN seen_at SET DEFAULT trap.now(),
+          ADD CONSTRAINT mine CHECK (trap.sure(rule));
+        CREATE INDEX mine_of_log ON opengeni_guards_shadow (trap.text(rule));
+        CREATE INDEX mine_of_log_where ON opengeni_guards_shadow (rule) WHERE trap.sure('constant')";
+    let view = "DROP TABLE opengeni_guards_shadow; ALTER VIEW trap.seen SET SCHEMA opengeni; ALTER VIEW seen RENAME TO opengeni_guards_shadow";
+    for (before, call) in [
+        ("", "CREATE EXTENSION opengeni_guards"),
+        ("", "SELECT * FROM opengeni_guards.status()"),
+        ("", "SELECT * FROM opengeni_guards.status('opengeni')"),
+        ("", "SELECT opengeni_guards.ready('opengeni')"),
+        ("", "SELECT * FROM opengeni_guards.detach('opengeni')"),
+        (
+            "",
+            "SELECT * FROM opengeni_guards.attach('opengeni', mode => 'shadow')",
+        ),
+        (
+            log,
+            "SELECT * FROM opengeni_guards.shadow_report('opengeni')",
+        ),
+        (
+            view,
+            "SELECT * FROM opengeni_guards.shadow_report('opengeni')",
+        ),
+        ("", "SELECT * FROM opengeni_guards.attach('opengeni')"),
+        ("", "SELECT * FROM opengeni_guards.status('opengeni')"),
+        (
+            "",
+            "SELECT opengeni_guards.grant_usage('og_cases_app', 'opengeni')",
+        ),
+        (ledger, "SELECT * FROM opengeni_guards.detach('opengeni')"),
+        ("", "SELECT * FROM opengeni_guards.attach('opengeni')"),
+        (
+            &written,
+            "SELECT * FROM opengeni_guards.attach('opengeni', fire => 'always')",
+        ),
+        ("", "SELECT * FROM opengeni_guards.detach('opengeni')"),
+        (
+            "DROP INDEX sandbox_leases_group_idx; DROP POLICY workspace_isolation ON sandbox_lease_holders",
+            "SELECT * FROM opengeni_guards.provision('opengeni')",
+        ),
+        (
+            "",
+            "SELECT opengeni_guards.revoke_usage('og_cases_app', 'opengeni')",
+        ),
+        ("", "SELECT * FROM opengeni_guards.attach()"),
+    ] {
+        owner
+            .batch_execute(before)
+            .with_context(|| before.to_owned())?;
+        for path in ["opengeni", "opengeni, trap, pg_catalog"] {
+            let mut caller = db.admin()?;
+            caller.batch_execute(&format!("SET search_path = {path}"))?;
+            let mut transaction = caller.transaction()?;
+            if call.starts_with("CREATE EXTENSION") && path != "opengeni" {
+                continue;
+            }
+            transaction
+                .batch_execute(call)
+                .map_err(|error| anyhow!("{}: {call}", describe(&error)))?;
+            transaction
+                .commit()
+                .with_context(|| format!("COMMIT after {call}"))?;
+            // The caller is itself again, and free.
+            caller.batch_execute(
+                "CREATE TEMP TABLE free (id int); SET ROLE og_cases_app; RESET ROLE",
+            )?;
+            for sequence in ["as_superuser", "escaped"] {
+                let count = sprung(&mut admin, sequence)?;
+                ensure!(
+                    count == 0,
+                    "{call}, search_path = {path}: {sequence} {count} times"
+                );
+            }
+        }
+    }
+    // A deferred constraint would evaluate the owner's expression at COMMIT: the ledger is not written then.
+    owner.batch_execute(
+        "ALTER TABLE opengeni_guards_replaced ADD CONSTRAINT late EXCLUDE USING btree
+           (trap.text(object) WITH OPERATOR(pg_catalog.=)) DEFERRABLE INITIALLY DEFERRED",
+    )?;
+    for call in ["attach", "detach"] {
+        let mut caller = db.admin()?;
+        // So that attach has something to write.
+        owner
+            .batch_execute("DROP FUNCTION IF EXISTS opengeni_private.sandbox_rotation_backlog()")?;
+        let done = caller.execute(&format!("SELECT opengeni_guards.{call}('opengeni')"), &[]);
+        match (call, done) {
+            ("attach", Ok(_)) => ensure!(
+                states(
+                    &mut caller,
+                    "function opengeni_private.sandbox_rotation_backlog"
+                )? == ["missing"]
+            ),
+            ("detach", Err(error)) => Refusal::of(&error)?.has_state("55000")?,
+            (call, done) => bail!("{call}: {done:?}"),
+        }
+        for sequence in ["as_superuser", "escaped"] {
+            let count = sprung(&mut admin, sequence)?;
+            ensure!(count == 0, "{call}, late: {sequence} {count} times");
+        }
+    }
+    // What the ledger holds is the owner's text: it is run as the owner.
+    owner.batch_execute(
+        "ALTER TABLE opengeni_guards_replaced DROP CONSTRAINT late;
+         UPDATE opengeni_guards_replaced SET definition = definition || '; SELECT trap.spring()'",
+    )?;
+    let owners = sprung(&mut admin, "as_owner")?;
+    db.admin()?
+        .execute("SELECT opengeni_guards.detach('opengeni')", &[])?;
+    ensure!(sprung(&mut admin, "as_owner")? > owners, "was not run");
+    for sequence in ["as_superuser", "escaped"] {
+        let count = sprung(&mut admin, sequence)?;
+        ensure!(count == 0, "from the ledger: {sequence} {count} times");
+    }
+    ensure!(
+        sprung(&mut admin, "as_owner")? > 0,
+        "nothing of the owner's ran at all"
+    );
+    let made = admin.query_opt(
+        "SELECT FROM pg_roles WHERE rolname = 'og_cases_escaped'",
+        &[],
+    )?;
+    ensure!(made.is_none(), "a role was made");
+    // The mines are live: a superuser's own write of the row steps on them.
+    admin.execute(
+        "UPDATE sandbox_leases SET os = 'linux' WHERE id = $1",
+        &[&tenant.lease],
+    )?;
+    ensure!(sprung(&mut admin, "as_superuser")? > 3, "dead mines");
+    Ok(())
+}
