@@ -23,7 +23,7 @@ pub fn as_role<T>(role: pg_sys::Oid, search_path: &str, body: impl FnOnce() -> T
 
 /// Runs `body` with this search_path and what else decides how the server reads and writes names, and puts
 /// the caller's settings back.
-pub fn with_search_path<T>(search_path: &str, body: impl FnOnce() -> T) -> T {
+fn with_search_path<T>(search_path: &str, body: impl FnOnce() -> T) -> T {
     let path = CString::new(search_path).unwrap_or_default();
     with_settings(
         &[

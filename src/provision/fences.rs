@@ -38,7 +38,7 @@ fn try_install(data_schema: Option<&str>) -> Result<Vec<Line>, (&'static CStr, F
     let path = format!("{}, pg_temp", quote(&schema.name));
     let mut changes = Vec::new();
     for fenced in [Fenced::Enrollment, Fenced::Workspace] {
-        let found = identity::with_search_path(&path, || find(&schema, fenced));
+        let found = find(&schema, fenced);
         let change = found
             .as_ref()
             .map_or(Change::Drift, |f| fenced.install(&f.body));

@@ -10,6 +10,7 @@ use super::attach::Step;
 use super::catalogue::{self, Contract, Schema, execute, rows};
 use super::create::Line;
 use super::model::{self, Kind, Object};
+use super::originals;
 use crate::pg::error::Failure;
 use crate::pg::identity::pinned;
 use crate::pg::shadow;
@@ -18,6 +19,8 @@ pub const LEDGER: &str = "opengeni_guards_replaced";
 
 /// What stood under a name.
 struct Kept {
+    /// As the schema was called then.
+    schema: String,
     /// None: nothing.
     definition: Option<String>,
     /// Who might execute it besides its owner; the empty name is PUBLIC.
@@ -44,6 +47,9 @@ fn step(object: String, action: &'static str, sql: Vec<String>) -> Step {
 pub fn unusable(schema: &Schema) -> Option<String> {
     if catalogue::stands(schema, LEDGER) {
         return match catalogue::table_owner(&schema.name, LEDGER) {
+            Some(owner) if owner == schema.owner && !is_ledger(schema) => {
+                Some(format!("{} is no ledger", schema.qualify(LEDGER)))
+            }
             Some(owner) if owner == schema.owner => runs_code(schema)
                 .then(|| format!("{} has triggers or rules", schema.qualify(LEDGER))),
             _ => Some(format!(
@@ -61,6 +67,32 @@ pub fn unusable(schema: &Schema) -> Option<String> {
             schema.name
         )),
     }
+}
+
+/// What the ledger consists of.
+const COLUMNS: &[&str] = &[
+    "object",
+    "data_schema",
+    "definition",
+    "owner",
+    "executors",
+    "may_grant",
+    "replaced_at",
+];
+
+/// Whether it is a ledger as [`create`] makes it.
+fn is_ledger(schema: &Schema) -> bool {
+    let columns = COLUMNS.iter().map(|column| (*column).to_owned());
+    let found = catalogue::scalar::<i64>(
+        "SELECT count(*) FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+          WHERE c.relnamespace = $1 AND c.relname = $2 AND a.attname = ANY ($3)",
+        &[
+            schema.oid.into(),
+            LEDGER.into(),
+            columns.collect::<Vec<String>>().into(),
+        ],
+    );
+    found == Some(COLUMNS.len() as i64)
 }
 
 /// Whether writing the ledger would run somebody's code: a deferred trigger would run it at COMMIT, with the
@@ -99,6 +131,7 @@ pub fn create(schema: &Schema) -> Option<Step> {
         vec![format!(
             "CREATE TABLE {name} (
                object text PRIMARY KEY,
+               data_schema text NOT NULL,
                definition text,
                owner text NOT NULL,
                executors text[] NOT NULL,
@@ -155,9 +188,23 @@ pub fn policy_key(policy: &Object) -> String {
     format!("policy {} on {}", policy.name, policy.table)
 }
 
-/// Writes down that nothing stood under a name.
+/// Writes down that nothing stood under a name. What is kept already is what stood there before our own, which is
+/// gone.
 pub fn keep_nothing(schema: &Schema, object: &str) -> String {
-    keep(schema, object, "NULL", &[], &[])
+    keep(schema, object, "NULL", &[], &[], "NOTHING")
+}
+
+/// Writes down that a policy stood on its table: it goes with a function that it asks.
+pub fn keep_policy(schema: &Schema, policy: &Object) -> String {
+    let definition = quote_literal(schema.render(policy.sql));
+    keep(
+        schema,
+        &policy_key(policy),
+        &definition,
+        &[],
+        &[],
+        "NOTHING",
+    )
 }
 
 /// Writes down what stands under a contract function's name.
@@ -172,6 +219,8 @@ pub fn keep_function(schema: &Schema, function: &Object) -> String {
         &quote_literal(&definition),
         &catalogue::executors(&signature),
         &catalogue::grantors(&signature),
+        "UPDATE SET data_schema = EXCLUDED.data_schema, definition = EXCLUDED.definition, owner = EXCLUDED.owner,
+           executors = EXCLUDED.executors, may_grant = EXCLUDED.may_grant, replaced_at = EXCLUDED.replaced_at",
     )
 }
 
@@ -181,18 +230,19 @@ fn keep(
     definition: &str,
     executors: &[String],
     may_grant: &[String],
+    on_conflict: &str,
 ) -> String {
     let array = |names: &[String]| {
         let names: Vec<String> = names.iter().map(quote_literal).collect();
         format!("ARRAY[{}]::pg_catalog.text[]", names.join(", "))
     };
     format!(
-        "INSERT INTO {} AS kept (object, definition, owner, executors, may_grant)
-         VALUES ({}, {definition}, {}, {}, {})
-         ON CONFLICT (object) DO UPDATE SET definition = EXCLUDED.definition, owner = EXCLUDED.owner,
-           executors = EXCLUDED.executors, may_grant = EXCLUDED.may_grant, replaced_at = EXCLUDED.replaced_at",
+        "INSERT INTO {} AS kept (object, data_schema, definition, owner, executors, may_grant)
+         VALUES ({}, {}, {definition}, {}, {}, {})
+         ON CONFLICT (object) DO {on_conflict}",
         schema.qualify(LEDGER),
         quote_literal(object),
+        quote_literal(&schema.name),
         quote_literal(catalogue::role_name(schema.owner)),
         array(executors),
         array(may_grant),
@@ -207,14 +257,18 @@ fn forget(schema: &Schema, object: &str) -> String {
     )
 }
 
+fn names(array: Option<Vec<Option<String>>>) -> Vec<String> {
+    array.into_iter().flatten().flatten().collect()
+}
+
 /// Everything that is kept, read as the owner: what stands under the ledger's name may be anything.
 fn all(schema: &Schema) -> BTreeMap<String, Kept> {
-    if catalogue::table_owner(&schema.name, LEDGER) != Some(schema.owner) {
+    if catalogue::table_owner(&schema.name, LEDGER) != Some(schema.owner) || !is_ledger(schema) {
         return BTreeMap::new();
     }
     require_inert(schema);
     let sql = format!(
-        "SELECT object, definition, executors, may_grant FROM ONLY {}",
+        "SELECT object, definition, executors, may_grant, data_schema FROM ONLY {}",
         schema.qualify(LEDGER)
     );
     schema
@@ -224,8 +278,9 @@ fn all(schema: &Schema) -> BTreeMap<String, Kept> {
                     row.get::<String>(1)?.unwrap_or_default(),
                     Kept {
                         definition: row.get::<String>(2)?,
-                        executors: row.get::<Vec<String>>(3)?.unwrap_or_default(),
-                        may_grant: row.get::<Vec<String>>(4)?.unwrap_or_default(),
+                        executors: names(row.get(3)?),
+                        may_grant: names(row.get(4)?),
+                        schema: row.get::<String>(5)?.unwrap_or_default(),
                     },
                 ))
             })
@@ -249,11 +304,12 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
         let missing = matches!(contract, Contract::Missing);
         match kept.get(function.name) {
             Some(Kept {
+                schema: was,
                 definition: Some(definition),
                 executors,
                 may_grant,
             }) if ours || missing => {
-                let mut sql = vec![definition.clone()];
+                let mut sql = vec![originals::moved(definition, was, &schema.name)];
                 sql.extend(grant(schema, function, executors, may_grant));
                 sql.push(forget(schema, function.name));
                 capability_returns |= !function.is_private();
@@ -296,13 +352,13 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
     for policy in model::objects(Kind::Policy).filter(|policy| policy.sql.contains("{owner}")) {
         let object = format!("policy {} on {}", policy.name, schema.qualify(policy.table));
         let key = policy_key(policy);
+        let table = catalogue::table_owner(&schema.name, policy.table);
         let stands = catalogue::exists(schema, policy);
-        let was_ours = kept.contains_key(&key);
-        let mut sql = Vec::new();
-        if was_ours {
-            sql.push(forget(schema, &key));
-        }
+        let known = kept.get(&key);
+        let was_ours = known.is_some_and(|kept| kept.definition.is_none());
+        let mut sql: Vec<String> = known.iter().map(|_| forget(schema, &key)).collect();
         let drop = stands && (was_ours || capability_goes);
+        let comes_back = !stands && table.is_some() && (known.is_some() || capability_returns);
         let mut change = if drop {
             sql.push(format!(
                 "DROP POLICY {} ON {}",
@@ -310,11 +366,12 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
                 schema.qualify(policy.table)
             ));
             step(object, "dropped", sql)
-        } else if !stands && capability_returns && !was_ours {
+        } else if comes_back && !was_ours {
             sql.push(schema.render(policy.sql));
             step(object, "restored", sql)
-        } else if was_ours {
-            step(object, "left", sql)
+        } else if known.is_some() {
+            steps.push(step(object, "present", sql));
+            continue;
         } else {
             continue;
         };

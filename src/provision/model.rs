@@ -120,6 +120,12 @@ pub fn asked_by(policy: &Object) -> impl Iterator<Item = &'static Object> {
         .filter(move |f| is_policy && !f.is_private() && policy.sql.contains(f.name))
 }
 
+/// The policies that ask a function of the data schema.
+pub fn asking(function: &Object) -> impl Iterator<Item = &'static Object> {
+    let name = function.name;
+    objects(Kind::Policy).filter(move |policy| asked_by(policy).any(|asked| asked.name == name))
+}
+
 /// Cuts a file at its headers; what stands before the first one is prose.
 fn parse(file: &'static str) -> Vec<Object> {
     file.split("-- @")

@@ -3,6 +3,8 @@
 //! What is kept is a hash of each: language, rights, volatility, settings and source, the last with its
 //! whitespace folded and the data schema that was spliced into it taken out again.
 
+use pgrx::spi::quote_literal;
+
 use super::catalogue::{self, Schema, quote, rows, scalar};
 use super::model::{self, Kind, Object};
 
@@ -111,9 +113,36 @@ fn fold(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Takes a schema's name out of a folded source: where it qualifies a table or a constraint of the protocol,
-/// and where it is the literal that the inventory's capability is bound to.
+/// A function's definition, for a data schema that has another name since.
+pub fn moved(definition: &str, was: &str, is: &str) -> String {
+    if was == is {
+        return definition.to_owned();
+    }
+    renamed(
+        definition,
+        (&quote(was), was),
+        (&quote(is), &quote_literal(is)),
+    )
+}
+
+/// From a quoted and a plain name to a quoted one and a literal.
+fn renamed(definition: &str, was: (&str, &str), is: (&str, &str)) -> String {
+    let head = |name: &str| format!(" FUNCTION {name}.");
+    spliced(definition, was, is).replacen(&head(was.0), &head(is.0), 1)
+}
+
+/// Takes a schema's name out of a folded source.
 fn without_schema(body: &str, quoted: &str, name: &str) -> String {
+    spliced(body, (quoted, name), (SCHEMA, LITERAL))
+}
+
+/// Puts something else in the place of a schema's name: where it qualifies a table or a constraint of the
+/// protocol, and where it is the literal that the inventory's capability is bound to.
+fn spliced(
+    body: &str,
+    (quoted, name): (&str, &str),
+    (qualifies, literally): (&str, &str),
+) -> String {
     let qualifier = format!("{quoted}.");
     let mut text = String::with_capacity(body.len());
     let mut rest = body;
@@ -123,7 +152,7 @@ fn without_schema(body: &str, quoted: &str, name: &str) -> String {
         let word = after.split(|c: char| !is_part_of_a_name(c)).next();
         text.push_str(before);
         match begins && word.is_some_and(is_the_protocols) {
-            true => text.push_str(SCHEMA),
+            true => text.push_str(qualifies),
             false => text.push_str(quoted),
         }
         text.push('.');
@@ -134,7 +163,7 @@ fn without_schema(body: &str, quoted: &str, name: &str) -> String {
     for context in ["data_schema = ", "pg_current_xact_id(), "] {
         text = text.replace(
             &format!("{context}{literal}"),
-            &format!("{context}{LITERAL}"),
+            &format!("{context}{literally}"),
         );
     }
     text
@@ -232,6 +261,21 @@ mod tests {
         assert_eq!(of(taken("lease", "lease"), "lease"), plain);
         assert_eq!(of(taken("public", "public"), "public"), plain);
         assert_eq!(of(taken("My App", "\"My App\""), "\"My App\""), plain);
+    }
+
+    #[test]
+    fn a_definition_follows_its_schema() {
+        let definition = |quoted: &str, literal: &str| {
+            format!(
+                "CREATE OR REPLACE FUNCTION {quoted}.f()\n AS $x$\n  SELECT FROM {quoted}.sandbox_leases, old.f
+                   WHERE data_schema = {literal}$x$"
+            )
+        };
+        let kept = definition("old", "'old'");
+        let to = |name: &str, literal: &str| renamed(&kept, ("old", "old"), (name, literal));
+        assert_eq!(to("new", "'new'"), definition("new", "'new'"));
+        let quoted = ("\"it's new\"", "'it''s new'");
+        assert_eq!(to(quoted.0, quoted.1), definition(quoted.0, quoted.1));
     }
 
     #[test]

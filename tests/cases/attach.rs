@@ -910,7 +910,7 @@ fn restricted(db: &Db) -> Result<()> {
            $$ BEGIN INSERT INTO opengeni.trap VALUES (current_user); RETURN NULL; END $$;
          CREATE FUNCTION spring_default() RETURNS timestamptz LANGUAGE plpgsql AS
            $$ BEGIN INSERT INTO opengeni.trap VALUES (current_user); RETURN now(); END $$;
-         CREATE TABLE opengeni_guards_replaced (object text PRIMARY KEY, definition text, owner text NOT NULL,
+         CREATE TABLE opengeni_guards_replaced (object text PRIMARY KEY, data_schema text, definition text, owner text NOT NULL,
            executors text[] NOT NULL, may_grant text[] NOT NULL,
            replaced_at timestamptz NOT NULL DEFAULT spring_default());
          CREATE CONSTRAINT TRIGGER late AFTER INSERT OR DELETE ON opengeni_guards_replaced DEFERRABLE INITIALLY DEFERRED

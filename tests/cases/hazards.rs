@@ -21,7 +21,7 @@ use crate::inventory;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let cases: [(&str, Body); 25] = [
+    let cases: [(&str, Body); 29] = [
         (
             "11: a workspace or an account goes with its settled history, and with nothing else",
             cascades::history_goes,
@@ -53,6 +53,10 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         (
             "12: the schema is renamed, and detached under its new name",
             schema::schema_renamed,
+        ),
+        (
+            "12: functions or the extension are gone, and attach and detach still know the way home",
+            schema::way_home_after_cascade,
         ),
         (
             "14: a guard that was dropped, disabled or taken back shows, and attach mends what it may",
@@ -109,6 +113,18 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         (
             "28: what the owner laid out never runs with the rights of the superuser who calls",
             owner::mines,
+        ),
+        (
+            "28: nothing of the schema's runs with the rights of the superuser who installs fences",
+            owner::fences_as_superuser,
+        ),
+        (
+            "28: a ledger that somebody edited is no error of the server's inside",
+            owner::edited_ledger,
+        ),
+        (
+            "29: detach of a schema that was never attached takes nothing from another",
+            look_alikes::detach_of_a_bystander,
         ),
         (
             "29: look-alikes in another schema are told of and left alone",

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::{is_ready, says};
+use super::{attached, is_ready, says};
 use crate::attach::{create_extension, extension, switch, works};
 use crate::support::*;
 
@@ -258,6 +258,24 @@ pub fn look_alikes_inside(db: &Db) -> Result<()> {
             "55000",
             "supervised_command.stdin_child",
         )?;
+    }
+    Ok(())
+}
+
+pub fn detach_of_a_bystander(db: &Db) -> Result<()> {
+    let mut owner = attached(db)?;
+    owner.batch_execute(
+        "CREATE SCHEMA other;
+         CREATE TABLE other.sandbox_retained_processes (LIKE opengeni.sandbox_retained_processes)",
+    )?;
+    let before = snapshot(&mut db.admin()?)?;
+    for call in ["detach('other')", "detach('other', force => true)"] {
+        let done = switch(&mut owner, call)?;
+        ensure!(
+            done.iter().all(|line| line.starts_with("left ")),
+            "{call}: {done:#?}"
+        );
+        same(&before, &snapshot(&mut db.admin()?)?).with_context(|| call)?;
     }
     Ok(())
 }

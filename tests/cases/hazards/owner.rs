@@ -3,7 +3,8 @@
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use postgres::Client;
 
-use super::{GUARDED, states};
+use super::{GUARDED, attached, states};
+use crate::attach::extension;
 use crate::support::*;
 
 /// `trap.spring()` counts, across rollbacks, who runs it and whether it can become more. Whatever the owner can
@@ -250,5 +251,41 @@ pub fn mines(db: &Db) -> Result<()> {
         &[&tenant.lease],
     )?;
     ensure!(sprung(&mut admin, "as_superuser")? > 3, "dead mines");
+    Ok(())
+}
+
+pub fn edited_ledger(db: &Db) -> Result<()> {
+    let mut owner = attached(db)?;
+    owner.batch_execute(
+        "UPDATE opengeni_guards_replaced SET executors = ARRAY[NULL]::text[] WHERE object LIKE '%backlog%'",
+    )?;
+    let mut attempt = owner.transaction()?;
+    if let Err(error) = attempt.execute("SELECT opengeni_guards.detach('opengeni')", &[]) {
+        let refusal = Refusal::of(&error)?;
+        ensure!(!refusal.sqlstate.starts_with("XX"), "{refusal:?}");
+    }
+    Ok(())
+}
+
+pub fn fences_as_superuser(db: &Db) -> Result<()> {
+    extension(db)?;
+    db.owner()?.batch_execute(
+        "CREATE SEQUENCE as_superuser; GRANT ALL ON SEQUENCE as_superuser TO PUBLIC;
+         CREATE FUNCTION opengeni.concat(name, text, text, text) RETURNS text LANGUAGE plpgsql AS $$ BEGIN
+           IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN PERFORM nextval('opengeni.as_superuser'); END IF;
+           RETURN $1 || $2 || $3 || $4; END $$",
+    )?;
+    let mut admin = db.admin()?;
+    // Refused, since the application's two functions are not there; it has looked for them by then.
+    refused(
+        &mut admin,
+        "SELECT opengeni_guards.install_membership_fences('opengeni')",
+        &[],
+    )?
+    .has_state("55000")?;
+    ensure!(
+        value::<bool>(&mut admin, "SELECT NOT is_called FROM as_superuser", &[])?,
+        "the owner's code ran as a superuser"
+    );
     Ok(())
 }

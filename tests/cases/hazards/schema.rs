@@ -292,27 +292,16 @@ fn missing(owner: &mut impl GenericClient, table: &str) -> Result<()> {
         refusal.has_state("42P01")?;
         refusal.names(&[&qualified, "provision"])?;
     }
-    // Going back does without the table, unless what it puts back wants to see it.
+    // Going back does without the table.
     let mut attempt = owner.transaction()?;
-    let rows = attempt.query(
-        "SELECT action, object FROM opengeni_guards.detach('opengeni')",
+    let restored: i64 = value(
+        &mut attempt,
+        "SELECT count(*) FROM opengeni_guards.detach('opengeni')
+          WHERE action = 'restored' AND object LIKE 'function %'",
         &[],
-    );
-    match rows {
-        Ok(rows) => {
-            let restored = rows.iter().filter(|row| {
-                row.get::<_, &str>(0) == "restored"
-                    && row.get::<_, &str>(1).starts_with("function ")
-            });
-            ensure!(restored.count() == 14, "{table}");
-        }
-        Err(error) => {
-            let refusal = Refusal::of(&error)?;
-            refusal
-                .has_state("42P01")
-                .and(refusal.names(&[&qualified]))?;
-        }
-    }
+    )
+    .with_context(|| format!("detach without {table}"))?;
+    ensure!(restored == 14, "{table}: {restored} restored");
     attempt.rollback()?;
     Ok(())
 }
@@ -539,13 +528,40 @@ pub fn schema_renamed(db: &Db) -> Result<()> {
         )?
         .has_state("3F000")?;
     }
-    // What stood there names the schema's old name: under the new one there is no way back, and nothing changes.
-    let attached = snapshot(&mut db.admin()?)?;
-    let refusal = refused(&mut owner, "SELECT opengeni_guards.detach('moved')", &[])?;
-    refusal.has_state("42P01")?;
-    refusal.names(&["opengeni."])?;
-    same(&attached, &snapshot(&mut db.admin()?)?)?;
-    owner.batch_execute("ALTER SCHEMA moved RENAME TO opengeni")?;
+    // What stood there named the schema by its old name, which another schema may have by now.
+    owner.batch_execute(
+        "CREATE SCHEMA opengeni; CREATE TABLE opengeni.sandbox_leases (LIKE moved.sandbox_leases)",
+    )?;
+    let done = switch(&mut owner, "detach('moved')")?;
+    ensure!(
+        !done.iter().any(|line| line.starts_with("left ")),
+        "{done:#?}"
+    );
+    let states = lines(
+        &mut owner,
+        "SELECT DISTINCT state FROM opengeni_guards.status('moved')
+          WHERE object ~ '^(trigger|function opengeni_private[.]|function moved[.])' AND object !~ 'current_|workspace_rls'
+            AND state <> 'missing'",
+        &[],
+    )?;
+    ensure!(states == ["plpgsql"], "{states:?}");
+    let native: i64 = value(
+        &mut owner,
+        "SELECT count(*) FROM pg_proc p, pg_depend d WHERE d.objid = p.oid AND d.classid = 'pg_proc'::regclass
+            AND d.refobjid = 'opengeni'::regnamespace AND d.deptype = 'n' AND p.pronamespace <> d.refobjid",
+        &[],
+    )?;
+    ensure!(
+        native == 0,
+        "something serves the schema that took the name"
+    );
+    for function in READERS {
+        fleet::answer(&mut db.session(APP)?, &function.contract())
+            .with_context(|| function.name)?;
+    }
+    // There, and back under the first name: what stood there at first.
+    switch(&mut owner, "attach('moved')")?;
+    owner.batch_execute("DROP SCHEMA opengeni CASCADE; ALTER SCHEMA moved RENAME TO opengeni")?;
     let done = switch(&mut owner, "detach('opengeni')")?;
     ensure!(
         !done.iter().any(|line| line.starts_with("left ")),
@@ -554,4 +570,27 @@ pub fn schema_renamed(db: &Db) -> Result<()> {
     let mut after = definitions(&mut db.admin()?)?;
     after.retain(|line| !line.contains("opengeni_guards"));
     same(&before, &after)
+}
+
+pub fn way_home_after_cascade(db: &Db) -> Result<()> {
+    for harm in [
+        "SELECT 1",
+        // By hand, and with the extension.
+        "DROP FUNCTION opengeni_private.sandbox_rotation_backlog(), opengeni_private.reap_sandbox_leases(bigint, bigint, bigint)",
+        "DROP EXTENSION opengeni_guards CASCADE; SET opengeni_guards.bind_on_create = off; CREATE EXTENSION opengeni_guards",
+    ] {
+        let before = definitions(&mut db.admin()?)?;
+        let mut owner = attached(db)?;
+        db.admin()?.batch_execute(harm)?;
+        switch(&mut owner, "attach('opengeni')")?;
+        let done = switch(&mut owner, "detach('opengeni')")?;
+        ensure!(
+            !done.iter().any(|line| line.contains("dropped function")),
+            "{harm}: {done:#?}"
+        );
+        db.admin()?
+            .batch_execute("DROP EXTENSION opengeni_guards")?;
+        same(&before, &definitions(&mut db.admin()?)?).with_context(|| harm)?;
+    }
+    Ok(())
 }
