@@ -21,10 +21,10 @@ pub struct Options {
     rounds: usize,
     /// Rows written per variant and round
     #[arg(long, default_value_t = 200)]
-    rows: usize,
+    pub rows: usize,
     /// Leases that nobody measures, each with a command and a holder of every kind
     #[arg(long, default_value_t = 20_000)]
-    others: usize,
+    pub others: usize,
     /// Directory of the oracle's build.sh [default: ../shared/oracle, where it is there]
     #[arg(long, value_name = "DIR")]
     oracle: Option<PathBuf>,
@@ -36,9 +36,9 @@ pub struct Options {
     only: Option<String>,
 }
 
-const DATABASE: &str = "opengeni_bench";
+pub const DATABASE: &str = "opengeni_bench";
 /// Who writes: an application role under row-level security, as in life.
-const ROLE: &str = "opengeni_app";
+pub const ROLE: &str = "opengeni_app";
 
 /// One kind of write: which guard it meets, and one statement that writes all `step` rows of a kind.
 struct Case {
@@ -452,7 +452,7 @@ fn find_oracle() -> Option<PathBuf> {
 }
 
 /// A database with the protocol's tables, the extension and the rows to write to.
-fn build_database(server: &Server, oracle: Option<&Path>, options: &Options) -> Result<()> {
+pub fn build_database(server: &Server, oracle: Option<&Path>, options: &Options) -> Result<()> {
     let mut client = server.connect(SUPERUSER, "postgres")?;
     client.batch_execute(&format!("DROP DATABASE IF EXISTS {DATABASE}"))?;
     match oracle {

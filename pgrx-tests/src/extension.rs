@@ -1,7 +1,9 @@
 //! Builds the extension and installs it in a private server tree.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 
@@ -10,8 +12,20 @@ use crate::setup::Setup;
 use crate::tree::{Tree, pg_config};
 use crate::workspace::EXTENSION;
 
-/// Installs a release build of the extension for `tree`'s major.
+/// Installs a release build of the extension for `tree`'s major, once in a run: going from one major to another and
+/// back would build it anew each time.
 pub fn install(setup: &Setup, tree: &Tree) -> Result<()> {
+    static INSTALLED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !installed.contains(&tree.major) {
+        build(setup, tree)?;
+        installed.insert(tree.major);
+    }
+    Ok(())
+}
+
+fn build(setup: &Setup, tree: &Tree) -> Result<()> {
     // Two installations at a time would mix their files.
     let path = setup.workspace.work.join("install.lock");
     let lock = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;

@@ -6,6 +6,7 @@ mod capture_bench;
 mod cluster;
 mod extension;
 mod fleet;
+mod memory_bench;
 mod outcome;
 mod pgspot;
 mod progress;
@@ -70,6 +71,9 @@ enum Action {
         /// Only what a captured page of output costs, against the statements of the reference
         #[arg(long)]
         capture: bool,
+        /// Only what one statement over all processes costs, in time and memory (with --others 200000)
+        #[arg(long, conflicts_with = "capture")]
+        memory: bool,
         #[command(flatten)]
         options: bench::Options,
     },
@@ -128,6 +132,7 @@ fn run(action: Action) -> Result<bool> {
         Action::Bench {
             pg,
             capture,
+            memory,
             options,
         } => {
             let setup = ready(&one(pg))?;
@@ -136,6 +141,8 @@ fn run(action: Action) -> Result<bool> {
             let cluster = Cluster::start(&setup, &trees.release, "bench")?;
             if capture {
                 capture_bench::run(&cluster.server)?;
+            } else if memory {
+                memory_bench::run(&cluster.server, &options)?;
             } else {
                 bench::run(&cluster.server, &options)?;
             }
