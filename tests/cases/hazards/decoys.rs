@@ -5,7 +5,7 @@ use opengeni_guards_harness::demo::protocol::{self, Command, Tenant};
 use postgres::Client;
 use uuid::Uuid;
 
-use super::{HISTORY_BAIT, Scene, attached, pty, revision, says};
+use super::{GUARDED, HISTORY_BAIT, PARENTS, Scene, attached, pty, revision, says};
 use crate::attach::{extension, switch, works};
 use crate::dump;
 use crate::fleet::{self, READERS, WRITERS};
@@ -40,21 +40,6 @@ pub fn other_encodings(db: &Db) -> Result<()> {
     switch(&mut db.owner()?, "attach('opengeni')")?;
     works(db, true)
 }
-
-/// Every relation that a guard or an original reads by name.
-const SIBLINGS: [&str; 11] = [
-    "sandbox_retained_processes",
-    "sandbox_workspace_mutation_admissions",
-    "sandbox_leases",
-    "sandbox_lease_holders",
-    "sandbox_pty_sessions",
-    "sandbox_checkpoint_artifacts",
-    "workspace_instruction_policy_revisions",
-    "workspace_instruction_policy_heads",
-    "workspace_instruction_policy_activation_events",
-    "workspaces",
-    "managed_accounts",
-];
 
 /// Rows as they are, but each says the opposite of what decides.
 fn lie(table: &str) -> &'static str {
@@ -96,7 +81,8 @@ const DECOYS: [&str; 4] = [
 ];
 
 fn decoy_tables(app: &mut Client, kind: &str) -> Result<()> {
-    for table in SIBLINGS {
+    // Every relation that a guard or an original reads by name.
+    for table in GUARDED.iter().chain(&PARENTS).copied() {
         let sql = match kind {
             "empty tables" => format!("CREATE TEMP TABLE {table} (LIKE opengeni.{table})"),
             "tables that lie" => format!(
