@@ -130,7 +130,7 @@ pub fn enforcing(schema: &Schema) -> Vec<Step> {
 
 fn invalid(message: &str) -> ! {
     Failure::new(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, message)
-        .hint("See the signature of opengeni_guards.attach in the README.")
+        .hint("mode is 'enforce' or 'shadow', fire 'origin' or 'always', lock_timeout an interval such as '5s'.")
         .raise()
 }
 
@@ -298,7 +298,7 @@ fn warn_subscriber(schema: &Schema) {
             ),
             format!("Subscribed: {}.", tables.join(", ")),
             "The protocol's settings are not replicated: guards that fire always refuse what the publisher accepted. \
-             Use fire => 'origin' on a subscriber.",
+             On a subscriber they had better fire on origin: ALTER TABLE ... ENABLE TRIGGER sets them so.",
         );
     }
 }
@@ -426,7 +426,7 @@ fn watch(schema: &Schema, wanted: Wanted) -> Vec<Step> {
         .filter(|trigger| status::trigger_state(schema, trigger).0 != "native")
         .collect();
     if watched.is_empty() {
-        let note = "every guard is native already: there is nothing to watch";
+        let note = "every guard is native already: there is nothing to watch before a detach";
         let object = format!("guards of schema {}", quote(&schema.name));
         return vec![Step::none(object, "present", Some(note.to_owned()))];
     }
@@ -650,7 +650,7 @@ pub fn detach(data_schema: Option<&str>, force: Option<bool>) -> Vec<Line> {
             PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
             "force must not be NULL",
         )
-        .hint("See the signature of opengeni_guards.detach in the README.")
+        .hint("Pass true to drop what has nothing to go back to, or leave it out.")
         .raise()
     });
     let (schemas, mut lines) = match data_schema {
@@ -699,11 +699,12 @@ fn going_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
             continue;
         };
         if found.function != status::native(trigger) {
-            steps.push(Step::none(
-                object,
-                "left",
-                Some(format!("calls {}", found.function)),
-            ));
+            let action = match status::is_original(schema, trigger, &found) {
+                true => "present",
+                false => "left",
+            };
+            let note = format!("calls {}", found.function);
+            steps.push(Step::none(object, action, Some(note)));
             continue;
         }
         let step = match status::original(schema, trigger) {
@@ -803,7 +804,8 @@ fn tell(name: &str, lines: &[Line]) {
             false => format!("Left as they are: {}.", left.join("; ")),
         },
         &format!(
-            "SELECT * FROM opengeni_guards.attach({}) also replaces the contract functions; detach() goes back.",
+            "SELECT * FROM opengeni_guards.attach({0}) also replaces the contract functions; detach({0}) goes back, also to watch \
+             first, with attach({0}, mode => 'shadow').",
             pgrx::spi::quote_literal(name)
         ),
     );

@@ -93,7 +93,7 @@ fn owners(schema: &Schema) -> Vec<Finding> {
             format!("owner of schema {}'s tables", schema.name),
             "superuser",
             format!(
-                "{owner} is a superuser: the contract functions in {PRIVATE} run with its rights"
+                "{owner} is a superuser: what of {PRIVATE} serves this schema runs with its rights"
             ),
         ));
     }

@@ -105,7 +105,9 @@ fn of_schema(schema: &Schema) -> Vec<Line> {
         let missing = |o: &&Object| !catalogue::exists(schema, o) && !left_out(schema, o);
         for object in model::objects(kind).filter(missing) {
             let detail = match kind {
-                Kind::Index => Some("without it the whole table is read".to_owned()),
+                Kind::Index => {
+                    Some("without it the whole table is read; provision creates it".to_owned())
+                }
                 _ => None,
             };
             let name = match kind {
@@ -197,7 +199,10 @@ pub fn trigger_state(schema: &Schema, trigger: &Object) -> (&'static str, Option
             "disabled",
             Some("fires only under session_replication_role = replica".to_owned()),
         ),
-        _ if found.definition == definition(schema, trigger) => ("native", None),
+        enabled if found.definition == definition(schema, trigger) => (
+            "native",
+            (enabled == "A").then(|| "fires always".to_owned()),
+        ),
         _ if is_original(schema, trigger, &found) => {
             ("plpgsql", Some(format!("calls {}", found.function)))
         }

@@ -189,7 +189,7 @@ fn there_and_back(db: &Db) -> Result<()> {
     works(db, false)?;
     let again = switch(&mut owner, "detach('opengeni')")?;
     ensure!(
-        again.iter().all(|line| line.starts_with("left ")),
+        again.iter().all(|line| line.starts_with("present ")),
         "{again:#?}"
     );
     db.admin()?
@@ -321,6 +321,8 @@ fn always(db: &Db) -> Result<()> {
         )
     };
     ensure!(of_kind(&mut owner)? == ["A 26"] && is_ready(&mut owner)?);
+    let told = "SELECT DISTINCT concat_ws(', ', state, detail) FROM opengeni_guards.status('opengeni') WHERE object LIKE 'trigger %'";
+    ensure!(lines(&mut owner, told, &[])? == ["native, fires always"]);
     // Enforced where replication applies; skipped there with origin.
     let (_, command) = db.supervised()?;
     let mut admin = db.admin()?;
