@@ -245,5 +245,41 @@ CREATE FUNCTION opengeni_guards.has_retired_session_create_selection(metadata js
     false
   );
 
--- As a new installation has it, whatever default privileges say.
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA opengeni_guards TO PUBLIC;
+-- As a new installation has it, whatever default privileges say; what is there already keeps its privileges.
+GRANT EXECUTE ON FUNCTION
+  opengeni_guards.reap_sandbox_leases(text, bigint, bigint, bigint),
+  opengeni_guards.claim_terminal_retained_processes(text, uuid, integer, bigint),
+  opengeni_guards.count_active_retained_processes_by_owner_state(text),
+  opengeni_guards.count_expired_draining_sandbox_leases(text),
+  opengeni_guards.claim_sandbox_checkpoint_artifacts(text, uuid, integer, bigint),
+  opengeni_guards.settle_sandbox_checkpoint_artifact(text, uuid, uuid, boolean, text, bigint),
+  opengeni_guards.prune_deleted_sandbox_checkpoint_artifacts(text, bigint, integer),
+  opengeni_guards.list_legacy_modal_checkpoint_slots(text, integer),
+  opengeni_guards.request_due_sandbox_rotations(text, bigint, integer),
+  opengeni_guards.sandbox_checkpoint_artifact_inventory(text),
+  opengeni_guards.sandbox_rotation_backlog(text),
+  opengeni_guards.list_live_modal_sandbox_leases(text),
+  opengeni_guards.modal_inventory_read_capability_active(text),
+  opengeni_guards.modal_inventory_read_capability_active(oid),
+  opengeni_guards.attach(text, text, text, interval),
+  opengeni_guards.detach(text, boolean),
+  opengeni_guards.shadow_report(text),
+  opengeni_guards.record_shadow_refusals(),
+  opengeni_guards.ready(text),
+  opengeni_guards.record_supervision_receipt(uuid, uuid, uuid, uuid, jsonb, text),
+  opengeni_guards.load_supervision_receipt(uuid, uuid, uuid, uuid, text),
+  opengeni_guards.request_cancellation(uuid, uuid, uuid, uuid, text, text),
+  opengeni_guards.cancellation_requested(uuid, uuid, uuid, uuid, text),
+  opengeni_guards.request_deadline_cancellation(uuid, uuid, uuid, uuid, text),
+  opengeni_guards.reserve_input(uuid, uuid, uuid, uuid, bigint, text),
+  opengeni_guards.acknowledge_output(uuid, uuid, uuid, uuid, jsonb, text),
+  opengeni_guards.capture_router_output(uuid, uuid, uuid, uuid, jsonb, jsonb, text, text, text),
+  opengeni_guards.supervised_command_protocol_ready(text),
+  opengeni_guards.enrollment_membership_fence(uuid),
+  opengeni_guards.workspace_membership_fence(uuid),
+  opengeni_guards.install_membership_fences(text),
+  opengeni_guards.assert_application_roles_stopped(jsonb, text),
+  opengeni_guards.warming_reset_resume_state_v2(text, text, jsonb, integer, integer, timestamp with time zone),
+  opengeni_guards.without_retired_session_create_metadata(jsonb),
+  opengeni_guards.has_retired_session_create_selection(jsonb)
+  TO PUBLIC;

@@ -4,20 +4,25 @@ use std::ffi::{CStr, CString, c_int};
 
 use pgrx::pg_sys;
 
-/// Runs `body` as `role` under SECURITY_RESTRICTED_OPERATION, with this search_path, and puts both back.
+/// Runs `body` as `role` under SECURITY_RESTRICTED_OPERATION, with this search_path, and puts back identity and
+/// every setting: whatever code of that role's ran, what it has set ends here.
 ///
 /// On an error nothing is put back here: the (sub)transaction's abort restores identity and settings.
 pub fn as_role<T>(role: pg_sys::Oid, search_path: &str, body: impl FnOnce() -> T) -> T {
     let (mut user, mut context): (pg_sys::Oid, c_int) = (pg_sys::InvalidOid, 0);
     let restricted = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
-    // SAFETY: the server's own pair of calls.
-    unsafe {
+    // SAFETY: the server's own pairs of calls.
+    let level = unsafe {
         pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
         pg_sys::SetUserIdAndSecContext(role, context | restricted as c_int);
-    }
+        pg_sys::NewGUCNestLevel()
+    };
     let result = with_search_path(search_path, body);
-    // SAFETY: restores what was read above.
-    unsafe { pg_sys::SetUserIdAndSecContext(user, context) };
+    // SAFETY: restores what was read above, and rolls the settings back to the level that was opened.
+    unsafe {
+        pg_sys::AtEOXact_GUC(false, level);
+        pg_sys::SetUserIdAndSecContext(user, context);
+    }
     result
 }
 

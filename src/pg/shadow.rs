@@ -3,7 +3,7 @@
 //! Counts live in this backend until the statement's end, when they go into the schema's log. What a
 //! rolled-back (sub)transaction counted is forgotten with it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use pgrx::datum::DatumWithOid;
 use pgrx::pg_sys;
@@ -29,6 +29,8 @@ struct Count {
 
 thread_local! {
     static COUNTS: RefCell<Vec<Count>> = const { RefCell::new(Vec::new()) };
+    /// Whether the log is being written.
+    static FLUSHING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Where a watching guard was fired.
@@ -84,7 +86,8 @@ pub fn flush(schema: pg_sys::Oid, quoted_schema: impl FnOnce() -> String, owner:
         *all = others;
         ours
     });
-    if counts.is_empty() {
+    // A log whose own triggers write guarded tables would not come to an end.
+    if counts.is_empty() || FLUSHING.get() {
         return;
     }
     let sql = format!(
@@ -108,7 +111,10 @@ pub fn flush(schema: pg_sys::Oid, quoted_schema: impl FnOnce() -> String, owner:
             }
         });
     };
-    if let Err(error) = subtransaction::attempt(write) {
+    FLUSHING.set(true);
+    let written = subtransaction::attempt(write);
+    FLUSHING.set(false);
+    if let Err(error) = written {
         drop(subtransaction::unless_cancelled(error));
     }
 }

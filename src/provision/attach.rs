@@ -119,6 +119,13 @@ const ENFORCED: Wanted = Wanted {
     functions: true,
 };
 
+/// Contract functions that stand there are replaced first, before any table is locked.
+pub fn enforce_functions(schema: &Schema) -> Vec<Line> {
+    carry_out(schema, LIMIT, || {
+        pinned(|| replace_functions(schema, false))
+    })
+}
+
 pub fn enforce(schema: &Schema) -> Vec<Line> {
     attach_one(schema, ENFORCED, LIMIT)
 }
@@ -189,7 +196,7 @@ fn planned(schema: &Schema, wanted: Wanted) -> Vec<Step> {
             steps.extend(watch(schema, wanted));
         }
         if wanted.functions {
-            steps.extend(replace_functions(schema));
+            steps.extend(replace_functions(schema, true));
         }
         steps
     })
@@ -219,7 +226,13 @@ fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> 
         }
     };
     run_pending_checks(schema);
-    schema.as_owner(|| execute_all(false));
+    schema.as_owner(|| {
+        locks::within(limit, || {
+            // Dropped in the end, when the tables are locked and nothing may be waited for.
+            ledger::lock_to_empty(schema, &steps);
+            execute_all(false);
+        });
+    });
     let on_tables = steps
         .iter()
         .any(|step| step.table.is_some() && !step.sql.is_empty());
@@ -237,31 +250,36 @@ fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> 
             .hint("Try again.")
             .raise();
         }
-        schema.as_owner(|| execute_all(true));
+        schema.as_owner(|| locks::within(locks::patience(), || execute_all(true)));
     }
     schema.as_owner(|| {
-        let kept = |sql: &String| sql.contains(ledger::LEDGER);
-        if steps.iter().flat_map(|step| &step.sql).any(kept) {
-            ledger::require_inert(schema);
-            ledger::drop_if_empty(schema);
-        }
-        ledger::close(schema);
+        locks::within(locks::patience(), || {
+            let kept = |sql: &String| sql.contains(ledger::LEDGER);
+            if steps.iter().flat_map(|step| &step.sql).any(kept) {
+                ledger::require_inert(schema);
+            }
+            if ledger::empties(schema, &steps) {
+                ledger::drop_if_empty(schema);
+            }
+            ledger::close(schema);
+        });
     });
-    run_pending(&pending_checks(schema), "DEFERRED");
+    run_pending(&pending_checks(schema, true), "DEFERRED");
     steps.into_iter().map(|step| step.line).collect()
 }
 
-/// The deferred checks of the protocol: dropping one's trigger would silently discard what is pending.
-fn pending_checks(schema: &Schema) -> Vec<String> {
+/// The checks of the protocol that a transaction can defer, or those that it defers by themselves: dropping one's
+/// trigger would silently discard what is pending.
+fn pending_checks(schema: &Schema, by_themselves: bool) -> Vec<String> {
     let names: Vec<String> = model::objects(Kind::Trigger)
         .filter(|trigger| trigger.sql.starts_with("CREATE CONSTRAINT"))
         .map(|trigger| trigger.name.to_owned())
         .collect();
     rows(
         "SELECT DISTINCT k.conname::text FROM pg_constraint k
-          WHERE k.connamespace = $1 AND k.contype = 't' AND k.condeferrable AND k.condeferred
+          WHERE k.connamespace = $1 AND k.contype = 't' AND k.condeferrable AND (k.condeferred OR NOT $3)
             AND k.conname = ANY ($2) ORDER BY 1",
-        &[schema.oid.into(), names.into()],
+        &[schema.oid.into(), names.into(), by_themselves.into()],
         |row| row.get::<String>(1),
     )
     .into_iter()
@@ -271,7 +289,7 @@ fn pending_checks(schema: &Schema) -> Vec<String> {
 }
 
 pub fn run_pending_checks(schema: &Schema) {
-    run_pending(&pending_checks(schema), "IMMEDIATE");
+    run_pending(&pending_checks(schema, false), "IMMEDIATE");
 }
 
 /// As the caller: the pending checks are of the caller's own statements.
@@ -385,10 +403,9 @@ fn bind(schema: &Schema, trigger: &Object, wanted: Wanted) -> Step {
 fn rebind(schema: &Schema, trigger: &Object, found: &Bound, function: &str) -> Vec<String> {
     let table = schema.qualify(trigger.table);
     let name = quote(trigger.name);
-    let head = found
-        .definition
-        .rsplit_once(" EXECUTE FUNCTION ")
-        .map_or(found.definition.as_str(), |(head, _)| head);
+    let call = format!(" EXECUTE FUNCTION {}", found.function);
+    let definition = found.definition.as_str();
+    let head = definition.strip_suffix(&call).unwrap_or(definition);
     let mut sql = Vec::new();
     if found.constraint {
         sql.push(format!("DROP TRIGGER {name} ON {table}"));
@@ -466,13 +483,15 @@ fn watch(schema: &Schema, wanted: Wanted) -> Vec<Step> {
     for trigger in &watched {
         let name = format!("{}{WATCHING}", trigger.name);
         let object = format!("trigger {name} on {}", schema.qualify(trigger.table));
-        let definition = status::definition(schema, trigger)
+        let watching = trigger
+            .sql
             .replacen(
                 &format!("TRIGGER {} ", trigger.name),
                 &format!("TRIGGER {name} "),
                 1,
             )
-            .replace("()", "('shadow')");
+            .replace("();", "('shadow');");
+        let definition = status::qualified(schema, trigger.table, &watching);
         create(object, trigger.table, &name, definition);
     }
     for table in locks::ORDER
@@ -516,7 +535,8 @@ fn unwatch(schema: &Schema) -> Vec<Step> {
 
 // Contract functions ----------------------------------------------------------------------------------
 
-fn replace_functions(schema: &Schema) -> Vec<Step> {
+/// What replaces the contract functions, and with `policies` creates what asks them.
+fn replace_functions(schema: &Schema, policies: bool) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut ledger_wanted = false;
     let closed = ledger::unusable(schema);
@@ -564,7 +584,8 @@ fn replace_functions(schema: &Schema) -> Vec<Step> {
         steps.push(step);
     }
     steps.extend(close_capability_table(schema));
-    for policy in model::objects(Kind::Policy).filter(|policy| policy.sql.contains("{owner}")) {
+    let asking = |policy: &&Object| policies && policy.sql.contains("{owner}");
+    for policy in model::objects(Kind::Policy).filter(asking) {
         let asks = |step: &Step, function: &Object| {
             !step.sql.is_empty()
                 && step.line.object == format!("function {}", schema.quoted_signature(function))

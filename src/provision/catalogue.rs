@@ -89,18 +89,32 @@ impl Schema {
     /// A statement of the model with this schema and its owner in their places.
     pub fn render(&self, sql: &str) -> String {
         let literal = |text: &str| pgrx::spi::quote_literal(text);
-        sql.replace(
-            "{data_schema}",
-            &format!(
-                "(pg_catalog.parse_ident({}::pg_catalog.regnamespace::text))[1]",
-                literal(&quote(&self.name))
-            ),
-        )
-        .replace(
-            "{data_schema_oid}",
-            &format!("{}::pg_catalog.regnamespace", literal(&quote(&self.name))),
-        )
-        .replace("{owner}", &literal(&role_name(self.owner)))
+        let name = literal(&quote(&self.name));
+        // In one pass: a name may look like another placeholder.
+        let mut rendered = String::with_capacity(sql.len());
+        let mut rest = sql;
+        while let Some(at) = rest.find('{') {
+            rendered.push_str(&rest[..at]);
+            rest = &rest[at..];
+            let (placeholder, value) = if rest.starts_with("{data_schema}") {
+                (
+                    "{data_schema}",
+                    format!("(pg_catalog.parse_ident({name}::pg_catalog.regnamespace::text))[1]"),
+                )
+            } else if rest.starts_with("{data_schema_oid}") {
+                (
+                    "{data_schema_oid}",
+                    format!("{name}::pg_catalog.regnamespace"),
+                )
+            } else if rest.starts_with("{owner}") {
+                ("{owner}", literal(&role_name(self.owner)))
+            } else {
+                ("{", "{".to_owned())
+            };
+            rendered.push_str(&value);
+            rest = &rest[placeholder.len()..];
+        }
+        rendered + rest
     }
 
     /// How a function of the model is called in the catalogues: `schema.name(types)`, unquoted.
@@ -192,15 +206,12 @@ fn internal(error: &pgrx::spi::Error) -> ! {
     .raise()
 }
 
-/// Waits for whoever else changes the schema through us, to the end of the transaction; what comes after
-/// sees what they did.
-pub fn take_turns(schema: &Schema) {
-    const OURS: i32 = 0x6f67_6472;
+/// Waits for whoever else changes a schema of this database through us, to the end of the transaction: schemas share
+/// the contract's. What comes after sees what they did.
+pub fn take_turns() {
+    const OURS: i64 = 0x6f67_6472;
     session::require_writable();
-    execute(&format!(
-        "SELECT pg_advisory_xact_lock({OURS}, {})",
-        schema.oid.to_u32() as i32
-    ));
+    execute(&format!("SELECT pg_advisory_xact_lock({OURS})"));
 }
 
 /// Whether an object of the model stands in the schema, under its name.

@@ -26,7 +26,7 @@ pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
         schema.owner = role(owner);
     }
     schema.require_owner();
-    catalogue::take_turns(&schema);
+    locks::take_turns(&schema, locks::TURN);
     if scalar::<bool>(
         "SELECT r.rolsuper FROM pg_roles r WHERE r.oid = $1",
         &[schema.owner.into()],
@@ -42,30 +42,51 @@ pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
         if let Some(mismatch) = catalogue::mismatch(&schema, table) {
             refuse(&schema, table, mismatch);
         }
+        // A superuser could, and the schema would have two owners.
+        let other = catalogue::table_owner(&schema.name, table.name);
+        if let Some(other) = other.filter(|other| owner.is_some() && *other != schema.owner) {
+            refuse(&schema, table, Mismatch::Owner(catalogue::role_name(other)));
+        }
     }
     contract_is_trusted(&schema);
-    lock_tables(&schema);
+    let create = |kinds: &'static [Kind]| {
+        let objects = kinds.iter().flat_map(|kind| model::objects(*kind));
+        objects.map(|object| converge(&schema, object))
+    };
     let mut lines = schema.as_owner(|| {
-        let mut lines = vec![private_schema(&schema)];
-        for kind in Kind::CREATED {
-            lines.extend(model::objects(*kind).map(|object| converge(&schema, object)));
-        }
-        lines
+        locks::within(attach::LIMIT, || {
+            let mut lines = vec![private_schema(&schema)];
+            lines.extend(create(Kind::FUNCTIONS));
+            lines
+        })
     });
-    // Triggers, and contract functions that were there: as `attach` has them.
-    for line in attach::enforce(&schema) {
+    merge(&mut lines, attach::enforce_functions(&schema));
+    // From here on others wait for us: we wait for nobody any more.
+    let limit = match lock_tables(&schema) {
+        true => locks::patience(),
+        false => attach::LIMIT,
+    };
+    lines.extend(
+        schema.as_owner(|| locks::within(limit, || create(Kind::OF_TABLES).collect::<Vec<_>>())),
+    );
+    merge(&mut lines, attach::enforce(&schema));
+    lines
+}
+
+/// Adds what `attach` did; of an object that both tell of, what has changed.
+fn merge(lines: &mut Vec<Line>, attached: Vec<Line>) {
+    for line in attached {
         match lines.iter_mut().find(|l| l.object == line.object) {
             Some(known) if known.action == "present" => *known = line,
             Some(_) => {}
             None => lines.push(line),
         }
     }
-    lines
 }
 
 /// Locks the tables that stand there and have to change, all or none, as `attach` does: while one of them is
-/// waited for, the application waits for no other.
-fn lock_tables(schema: &Schema) {
+/// waited for, the application waits for no other. Whether there was any.
+fn lock_tables(schema: &Schema) -> bool {
     let mut steps = attach::enforcing(schema);
     for kind in [
         Kind::Constraint,
@@ -93,6 +114,7 @@ fn lock_tables(schema: &Schema) {
         attach::run_pending_checks(schema);
         schema.as_owner(|| locks::lock(schema, &steps, attach::LIMIT));
     }
+    !steps.is_empty()
 }
 
 /// Refuses to build on somebody else's contract schema or helper functions: every policy would ask them

@@ -8,7 +8,7 @@ use super::catalogue::{self, Schema, rows, scalar};
 use super::create::PRIVATE;
 use super::grants::LEDGERS;
 use super::model::{self, Kind};
-use crate::pg::identity;
+use crate::pg::identity::{self, pinned};
 
 type Finding = (String, &'static str, String);
 
@@ -140,7 +140,7 @@ fn of_rows(schema: &Schema) -> Vec<Finding> {
     let table = schema.qualify(TABLE);
     let count = |condition: &str| {
         let sql = format!("SELECT count(*) FROM ONLY {table} AS process WHERE {condition}");
-        schema.as_owner(|| identity::unforced(|| scalar::<i64>(&sql, &[])))
+        schema.as_owner(|| pinned(|| identity::unforced(|| scalar::<i64>(&sql, &[]))))
     };
     [
         (
@@ -201,7 +201,7 @@ pub fn shadow_report(data_schema: Option<&str>) -> Vec<Watched> {
           GROUP BY rule, object ORDER BY rule, object",
         schema.qualify(log)
     );
-    let found = schema.as_owner(|| {
+    let read = || {
         rows(&sql, &[], |row| {
             Ok((
                 (row.get::<String>(1)?, row.get::<String>(2)?),
@@ -209,7 +209,8 @@ pub fn shadow_report(data_schema: Option<&str>) -> Vec<Watched> {
                 (row.get(4)?, row.get(5)?),
             ))
         })
-    });
+    };
+    let found = schema.as_owner(|| pinned(read));
     found
         .into_iter()
         .filter_map(|((rule, object), refusals, (first, last))| {

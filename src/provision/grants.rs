@@ -5,6 +5,7 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::catalogue::{self, Contract, Schema, execute, quote};
 use super::create::{PRIVATE, role};
+use super::locks;
 use super::model::{self, Kind, Object};
 use crate::pg::error::Failure;
 use crate::pg::identity;
@@ -40,7 +41,7 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
     };
     let schema = Schema::find(data_schema);
     schema.require_owner();
-    catalogue::take_turns(&schema);
+    locks::take_turns(&schema, locks::TURN);
     if identity::may_become(role(role_name), schema.owner) || role_name == "pg_database_owner" {
         Failure::new(
             PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,

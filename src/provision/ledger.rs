@@ -171,6 +171,21 @@ pub fn close(schema: &Schema) {
     }
 }
 
+/// Whether these steps take something out of the ledger.
+pub fn empties(schema: &Schema, steps: &[Step]) -> bool {
+    let deletes = format!("DELETE FROM {} ", schema.qualify(LEDGER));
+    let mut sql = steps.iter().flat_map(|step| &step.sql);
+    sql.any(|sql| sql.starts_with(&deletes))
+}
+
+/// Locks the ledger against its readers where it may be dropped.
+pub fn lock_to_empty(schema: &Schema, steps: &[Step]) {
+    if empties(schema, steps) {
+        let name = schema.qualify(LEDGER);
+        execute(&format!("LOCK TABLE ONLY {name} IN ACCESS EXCLUSIVE MODE"));
+    }
+}
+
 /// Drops the ledger once everything in it has been put back.
 pub fn drop_if_empty(schema: &Schema) {
     if catalogue::table_owner(&schema.name, LEDGER) == Some(schema.owner) {
@@ -271,22 +286,20 @@ fn all(schema: &Schema) -> BTreeMap<String, Kept> {
         "SELECT object, definition, executors, may_grant, data_schema FROM ONLY {}",
         schema.qualify(LEDGER)
     );
-    schema
-        .as_owner(|| {
-            rows(&sql, &[], |row| {
-                Ok((
-                    row.get::<String>(1)?.unwrap_or_default(),
-                    Kept {
-                        definition: row.get::<String>(2)?,
-                        executors: names(row.get(3)?),
-                        may_grant: names(row.get(4)?),
-                        schema: row.get::<String>(5)?.unwrap_or_default(),
-                    },
-                ))
-            })
+    let read = || {
+        rows(&sql, &[], |row| {
+            Ok((
+                row.get::<String>(1)?.unwrap_or_default(),
+                Kept {
+                    definition: row.get::<String>(2)?,
+                    executors: names(row.get(3)?),
+                    may_grant: names(row.get(4)?),
+                    schema: row.get::<String>(5)?.unwrap_or_default(),
+                },
+            ))
         })
-        .into_iter()
-        .collect()
+    };
+    schema.as_owner(|| pinned(read)).into_iter().collect()
 }
 
 /// What puts the contract functions back, and the natives for which there is nothing to go back to: those

@@ -31,10 +31,13 @@ const LONGEST: Duration = Duration::from_millis(250);
 /// How long others have the tables to themselves after an attempt.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits for whoever else changes the schema through us.
+/// How long whoever does not say waits for its turn: nothing is locked by then.
+pub const TURN: Duration = Duration::from_secs(60);
+
+/// Waits for whoever else changes a schema through us.
 pub fn take_turns(schema: &Schema, limit: Duration) {
     let turn = subtransaction::attempt(|| {
-        within(limit, || catalogue::take_turns(schema));
+        within(limit, catalogue::take_turns);
     });
     if let Err(error) = turn {
         match is_timeout(subtransaction::sqlstate(&error)) {
@@ -95,7 +98,7 @@ pub fn lock(schema: &Schema, steps: &[Step], limit: Duration) {
 }
 
 /// How long an attempt may take: well below deadlock_timeout.
-fn patience() -> Duration {
+pub fn patience() -> Duration {
     let deadlock = scalar::<i64>(
         "SELECT s.setting::bigint FROM pg_catalog.pg_settings s WHERE s.name = 'deadlock_timeout'",
         &[],
@@ -113,10 +116,10 @@ fn remaining(deadline: Instant) -> Duration {
 }
 
 /// Runs `body` with this lock_timeout, of at least a millisecond: 0 would mean none.
-fn within(limit: Duration, body: impl FnOnce()) {
+pub fn within<T>(limit: Duration, body: impl FnOnce() -> T) -> T {
     let milliseconds = limit.as_millis().clamp(1, i32::MAX as u128);
     let text = CString::new(milliseconds.to_string()).unwrap_or_default();
-    identity::with_settings(&[(c"lock_timeout", text.as_c_str())], body);
+    identity::with_settings(&[(c"lock_timeout", text.as_c_str())], body)
 }
 
 fn give_up(schema: &Schema, limit: Duration) -> ! {

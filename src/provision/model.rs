@@ -21,16 +21,17 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What `provision` creates itself, in this order; `attach` creates the triggers.
-    pub const CREATED: &'static [Kind] = &[
-        Kind::Function,
+    /// What `provision` creates first, while no table is locked.
+    pub const FUNCTIONS: &'static [Kind] = &[Kind::Function, Kind::Contract];
+
+    /// What it creates then, in this order; `attach` creates the triggers.
+    pub const OF_TABLES: &'static [Kind] = &[
         Kind::Sequence,
         Kind::Table,
         Kind::Constraint,
         Kind::Index,
         Kind::ForeignKey,
         Kind::Rls,
-        Kind::Contract,
         Kind::Policy,
     ];
 

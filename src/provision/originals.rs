@@ -125,10 +125,28 @@ pub fn moved(definition: &str, was: &str, is: &str) -> String {
     )
 }
 
-/// From a quoted and a plain name to a quoted one and a literal.
+/// From a quoted and a plain name to a quoted one and a literal. The body is quoted anew; it keeps the old name where
+/// the new one would end a string in it.
 fn renamed(definition: &str, was: (&str, &str), is: (&str, &str)) -> String {
-    let head = |name: &str| format!(" FUNCTION {name}.");
-    spliced(definition, was, is).replacen(&head(was.0), &head(is.0), 1)
+    let parts = definition.split_once("\nAS $").and_then(|(head, rest)| {
+        let (tag, rest) = rest.split_once('$')?;
+        let (body, tail) = rest.rsplit_once(&format!("${tag}$"))?;
+        Some((head, body, tail))
+    });
+    let Some((head, body, tail)) = parts else {
+        return definition.to_owned();
+    };
+    let named = |name: &str| format!(" FUNCTION {name}.");
+    let head = head.replacen(&named(was.0), &named(is.0), 1);
+    let body = match is.0.trim_matches('"').contains(['\'', '"', '\\', '$']) {
+        true => body.to_owned(),
+        false => spliced(body, was, is),
+    };
+    let mut tag = "$function".to_owned();
+    while body.contains(&tag) {
+        tag.push('x');
+    }
+    format!("{head}\nAS {tag}${body}{tag}${tail}")
 }
 
 /// Takes a schema's name out of a folded source.
@@ -265,17 +283,29 @@ mod tests {
 
     #[test]
     fn a_definition_follows_its_schema() {
-        let definition = |quoted: &str, literal: &str| {
+        let definition = |head: &str, body: &str, literal: &str, tag: &str| {
             format!(
-                "CREATE OR REPLACE FUNCTION {quoted}.f()\n AS $x$\n  SELECT FROM {quoted}.sandbox_leases, old.f
-                   WHERE data_schema = {literal}$x$"
+                "CREATE OR REPLACE FUNCTION {head}.f()\n LANGUAGE sql\nAS ${tag}$\n  SELECT FROM {body}.sandbox_leases, old.f
+                   WHERE data_schema = {literal}${tag}$\n"
             )
         };
-        let kept = definition("old", "'old'");
+        let kept = definition("old", "old", "'old'", "function");
         let to = |name: &str, literal: &str| renamed(&kept, ("old", "old"), (name, literal));
-        assert_eq!(to("new", "'new'"), definition("new", "'new'"));
-        let quoted = ("\"it's new\"", "'it''s new'");
-        assert_eq!(to(quoted.0, quoted.1), definition(quoted.0, quoted.1));
+        let plain = |name: &str| definition(name, name, "'new'", "function");
+        assert_eq!(to("new", "'new'"), plain("new"));
+        assert_eq!(to("\"New one\"", "'new'"), plain("\"New one\""));
+        // Names that would end a string, or the body itself.
+        for name in ["\"it's\"", "\"a\"\"b\"", "\"$function$;DROP\"", "\"a\\b\""] {
+            assert_eq!(
+                to(name, "'x'"),
+                definition(name, "old", "'old'", "function")
+            );
+        }
+        let tagged = definition("old", "old", "'$function$'", "other");
+        assert_eq!(
+            renamed(&tagged, ("old", "old"), ("new", "'new'")),
+            definition("new", "new", "'$function$'", "functionx")
+        );
     }
 
     #[test]

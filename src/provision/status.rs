@@ -212,9 +212,15 @@ pub fn trigger_state(schema: &Schema, trigger: &Object) -> (&'static str, Option
 
 /// A trigger of the model on this schema's table, as the server writes it.
 pub fn definition(schema: &Schema, trigger: &Object) -> String {
-    trigger.sql.trim_end_matches(';').replace(
-        &format!(" ON {} ", trigger.table),
-        &format!(" ON {} ", schema.qualify(trigger.table)),
+    qualified(schema, trigger.table, trigger.sql)
+}
+
+/// A trigger's statement with its table qualified.
+pub fn qualified(schema: &Schema, table: &str, sql: &str) -> String {
+    sql.trim_end_matches(';').replacen(
+        &format!(" ON {table} "),
+        &format!(" ON {} ", schema.qualify(table)),
+        1,
     )
 }
 

@@ -8,6 +8,7 @@ mod look_alikes;
 mod owner;
 mod schema;
 mod taken_back;
+mod waiting;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use libtest_mimic::Trial;
@@ -21,7 +22,7 @@ use crate::inventory;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let cases: [(&str, Body); 29] = [
+    let cases: [(&str, Body); 35] = [
         (
             "11: a workspace or an account goes with its settled history, and with nothing else",
             cascades::history_goes,
@@ -57,6 +58,18 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         (
             "12: functions or the extension are gone, and attach and detach still know the way home",
             schema::way_home_after_cascade,
+        ),
+        (
+            "13: a call that has to wait gives up, and nobody waits for it",
+            waiting::nobody_else_waits,
+        ),
+        (
+            "13: two schemas at once take turns",
+            waiting::two_schemas_at_once,
+        ),
+        (
+            "13: a check that the session has deferred is run first",
+            waiting::deferred_by_the_session,
         ),
         (
             "14: a guard that was dropped, disabled or taken back shows, and attach mends what it may",
@@ -113,6 +126,18 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         (
             "28: what the owner laid out never runs with the rights of the superuser who calls",
             owner::mines,
+        ),
+        (
+            "28: what the owner's code sets ends with the call",
+            owner::settings_end,
+        ),
+        (
+            "28: a schema's name is never a statement",
+            owner::names_that_are_statements,
+        ),
+        (
+            "28: operators of the schema's do not reach status()",
+            owner::status_pinned,
         ),
         (
             "28: nothing of the schema's runs with the rights of the superuser who installs fences",

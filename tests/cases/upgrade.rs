@@ -229,7 +229,20 @@ fn updated_equals_new(db: &Db) -> Result<()> {
             }
             create(&old, &from)?;
             ensure!(version(&old)?.as_deref() == Some(from.as_str()));
+            // What is not the script's own keeps its privileges.
+            let mut admin = old.admin()?;
+            admin.batch_execute(
+                "CREATE FUNCTION opengeni_guards.closed() RETURNS int LANGUAGE sql RETURN 1;
+                 REVOKE ALL ON FUNCTION opengeni_guards.closed() FROM PUBLIC",
+            )?;
             update(&old)?;
+            let opened: bool = value(
+                &mut admin,
+                "SELECT has_function_privilege($1, 'opengeni_guards.closed()', 'EXECUTE')",
+                &[&APP],
+            )?;
+            ensure!(!opened, "the update opened a function that is not its own");
+            admin.batch_execute("DROP FUNCTION opengeni_guards.closed()")?;
             create(&new, &current(db)?)?;
             ensure!(version(&old)? == version(&new)?);
             same(&members(&mut new.admin()?)?, &members(&mut old.admin()?)?)?;

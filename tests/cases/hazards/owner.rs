@@ -289,3 +289,159 @@ pub fn fences_as_superuser(db: &Db) -> Result<()> {
     );
     Ok(())
 }
+
+/// What the owner's code sets while the extension acts as the owner: more than the path, for who calls later.
+const LEAK: &str = "SELECT set_config('search_path', 'evil, pg_catalog', false), set_config('opengeni.account_id', 'leaked', false)";
+
+pub fn settings_end(db: &Db) -> Result<()> {
+    extension(db)?;
+    let mut owner = db.owner()?;
+    // Whoever looks for a constraint on the path that was left behind makes the owner a superuser.
+    owner.batch_execute(&format!(
+        "CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO PUBLIC;
+         CREATE FUNCTION evil.spring() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+           IF (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) THEN ALTER ROLE {OWNER} SUPERUSER; END IF;
+           RETURN true; END $$;
+         CREATE VIEW evil.pg_constraint AS SELECT * FROM pg_catalog.pg_constraint WHERE evil.spring();
+         CREATE VIEW evil.pg_class AS SELECT * FROM pg_catalog.pg_class WHERE evil.spring();
+         GRANT SELECT ON ALL TABLES IN SCHEMA evil TO PUBLIC;
+         CREATE FUNCTION evil.stamp() RETURNS timestamptz LANGUAGE sql AS $$ {LEAK}; SELECT pg_catalog.now() $$;
+         CREATE TABLE opengeni_guards_replaced (object text PRIMARY KEY, data_schema text NOT NULL, definition text,
+           owner text NOT NULL, executors text[] NOT NULL, may_grant text[] NOT NULL,
+           replaced_at timestamptz NOT NULL DEFAULT evil.stamp())"
+    ))?;
+    let mut admin = db.admin()?;
+    set(&mut admin, "opengeni.account_id", "mine")?;
+    let settings =
+        "SELECT current_setting('search_path') || ' ' || current_setting('opengeni.account_id')";
+    let before: String = value(&mut admin, settings, &[])?;
+    let mut untouched = |call: &str| -> Result<()> {
+        // It may fail of what the owner laid out, but leaves nothing behind.
+        if let Err(error) = admin.batch_execute(call) {
+            Refusal::of(&error).with_context(|| call.to_owned())?;
+        }
+        let after: String = value(&mut admin, settings, &[])?;
+        ensure!(after == before, "after {call}: {after}");
+        let escaped: bool = value(
+            &mut admin,
+            "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = $1",
+            &[&OWNER],
+        )?;
+        ensure!(!escaped, "the owner is a superuser after {call}");
+        Ok(())
+    };
+    untouched("SELECT opengeni_guards.attach('opengeni')")?;
+    let stamped: i64 = value(
+        &mut owner,
+        "SELECT count(*) FROM opengeni_guards_replaced WHERE definition IS NOT NULL",
+        &[],
+    )?;
+    ensure!(stamped >= 14, "{stamped} were kept: nothing was sprung");
+    owner.execute(
+        "UPDATE opengeni_guards_replaced SET definition = $1 WHERE object LIKE '%backlog%'",
+        &[&LEAK],
+    )?;
+    untouched("SELECT opengeni_guards.detach('opengeni')")?;
+    untouched("SELECT opengeni_guards.attach('opengeni', mode => 'shadow')")?;
+    owner.batch_execute(
+        "ALTER TABLE opengeni_guards_shadow ALTER seen_at SET DEFAULT evil.stamp()",
+    )?;
+    untouched("TRUNCATE sandbox_lease_holders")?;
+    untouched("SELECT * FROM opengeni_guards.shadow_report('opengeni')")?;
+    untouched("SELECT * FROM opengeni_guards.status('opengeni')")?;
+
+    // The application's session, whose statement has the log written.
+    let (tenant, command) = db.supervised()?;
+    let mut app = db.app(&tenant)?;
+    set(&mut app, CAPTURE, &command.process.to_string())?;
+    accepted(
+        &mut app,
+        "UPDATE sandbox_retained_processes SET provider_command = provider_command - 'streams' WHERE id = $1",
+        &[&command.process],
+    )?;
+    let logged: i64 = value(
+        &mut owner,
+        "SELECT count(*) FROM opengeni_guards_shadow",
+        &[],
+    )?;
+    ensure!(logged > 0, "the log was not written");
+    let account: String = value(
+        &mut app,
+        "SELECT current_setting('opengeni.account_id')",
+        &[],
+    )?;
+    ensure!(account == tenant.account.to_string(), "{account}");
+    Ok(())
+}
+
+/// A schema's owner may give it any name, and owns none of its tables.
+pub fn names_that_are_statements(db: &Db) -> Result<()> {
+    let mut owner = attached(db)?;
+    owner.batch_execute("CREATE TABLE mine ()")?;
+    let mut admin = db.admin()?;
+    for name in [
+        "$function$;GRANT ALL ON mine TO PUBLIC;SELECT $function$",
+        "$function$",
+        "it's; GRANT ALL ON mine TO PUBLIC; --",
+        "a\"b",
+        "{owner}",
+        "{data_schema}",
+        "a()b",
+        " EXECUTE FUNCTION ",
+        "New one",
+    ] {
+        let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+        admin.batch_execute(&format!("ALTER SCHEMA opengeni RENAME TO {quoted}"))?;
+        for call in [
+            "detach($1)",
+            "attach($1, mode => 'shadow')",
+            "attach($1)",
+            "provision($1)",
+            "attach($1)",
+        ] {
+            let done = admin
+                .query(
+                    &format!(
+                        "SELECT object, note FROM opengeni_guards.{call} WHERE action = 'left'"
+                    ),
+                    &[&name],
+                )
+                .map_err(|error| anyhow!("{call} of {name}: {}", describe(&error)))?;
+            // Originals that name the schema in a way that is not followed are left to themselves.
+            for row in done {
+                let object: String = row.get(0);
+                ensure!(object.starts_with("function "), "{call} of {name}: {row:?}");
+            }
+        }
+        ensure!(
+            value::<bool>(&mut admin, "SELECT opengeni_guards.ready($1)", &[&name])?,
+            "{name}"
+        );
+        let granted: bool = value(
+            &mut admin,
+            "SELECT bool_or(relacl IS NOT NULL) FROM pg_class WHERE relname = 'mine'",
+            &[],
+        )?;
+        ensure!(!granted, "{name} was run");
+        admin.batch_execute(&format!("ALTER SCHEMA {quoted} RENAME TO opengeni"))?;
+        // As the next name finds it.
+        admin.batch_execute("SELECT opengeni_guards.attach('opengeni')")?;
+    }
+    Ok(())
+}
+
+pub fn status_pinned(db: &Db) -> Result<()> {
+    let mut owner = attached(db)?;
+    db.supervised()?;
+    owner.batch_execute(
+        "CREATE FUNCTION opengeni.q(jsonb, jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+         CREATE OPERATOR opengeni.? (LEFTARG = jsonb, RIGHTARG = jsonb, FUNCTION = opengeni.q)",
+    )?;
+    let rows: i64 = value(
+        &mut db.admin()?,
+        "SELECT count(*) FROM opengeni_guards.status('opengeni')",
+        &[],
+    )?;
+    ensure!(rows > 30, "{rows}");
+    Ok(())
+}
