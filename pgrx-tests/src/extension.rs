@@ -31,11 +31,13 @@ fn build(setup: &Setup, tree: &Tree) -> Result<()> {
     let lock = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     lock.lock()?;
 
-    // cargo-pgrx writes into the file that is there: a server that has it mapped would crash.
+    // cargo-pgrx writes into the file that is there: a server that has it mapped would crash. It keeps the old one.
     let library = Path::new(&pg_config(&tree.pg_config_path(), "--pkglibdir")?)
         .join(format!("{EXTENSION}.so"));
     if library.exists() {
-        fs::remove_file(&library)
+        let copy = library.with_extension("copy");
+        fs::copy(&library, &copy)
+            .and_then(|_| fs::rename(&copy, &library))
             .with_context(|| format!("cannot replace {}", library.display()))?;
     }
 

@@ -555,7 +555,7 @@ fn replace_functions(schema: &Schema, policies: bool) -> Vec<Step> {
             Contract::Elsewhere(other) => left(format!("serves schema {other}")),
             Contract::Altered(why) => left((*why).to_owned()),
             Contract::Unknown => left("unknown definition".to_owned()),
-            Contract::Original(Serves::Caller) if ambiguous(function) => left(
+            Contract::Original(Serves::Caller) if ambiguous(schema, function) => left(
                 "serves whichever schema the caller's search_path names, and several hold the protocol's tables"
                     .to_owned(),
             ),
@@ -610,8 +610,9 @@ fn replace_functions(schema: &Schema, policies: bool) -> Vec<Step> {
 }
 
 /// Whether nobody can say which of several schemas a function without a schema of its own works on.
-fn ambiguous(function: &Object) -> bool {
-    function.sql.contains("{data_schema}") && originals::data_schemas().len() > 1
+fn ambiguous(schema: &Schema, function: &Object) -> bool {
+    let other = |name: &String| *name != schema.name;
+    function.sql.contains("{data_schema}") && originals::data_schemas().iter().any(other)
 }
 
 fn may_not_replace(schema: &Schema, function: &Object, contract: &Contract) -> Option<String> {
