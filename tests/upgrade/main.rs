@@ -291,7 +291,12 @@ fn callable(db: &Db) -> Result<()> {
 fn there_and_back(db: &Db, life: &Life) -> Result<()> {
     let mut owner = db.owner()?;
     let done = switch(&mut owner, "detach('opengeni')")?;
-    let restored = |line: &String| line.starts_with("restored ") || line.starts_with("dropped ");
+    // The policy stood there before and stays.
+    let restored = |line: &String| {
+        ["restored ", "dropped ", "present policy "]
+            .iter()
+            .any(|action| line.starts_with(action))
+    };
     ensure!(done.iter().all(restored), "{done:#?}");
     facts::original_again(db)?;
     ensure!(mode(&mut owner)? == "plpgsql", "{}", mode(&mut owner)?);
