@@ -112,7 +112,7 @@ pub fn attach(
     lines
 }
 
-/// What `provision` ends with.
+/// What `provision` wants.
 const ENFORCED: Wanted = Wanted {
     mode: Mode::Enforce,
     always: false,
@@ -126,6 +126,7 @@ pub fn enforce_functions(schema: &Schema) -> Vec<Line> {
     })
 }
 
+/// What `provision` ends with.
 pub fn enforce(schema: &Schema) -> Vec<Line> {
     attach_one(schema, ENFORCED, LIMIT)
 }
@@ -211,7 +212,7 @@ fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> 
     if steps.iter().all(|step| step.sql.is_empty()) {
         return steps.into_iter().map(|step| step.line).collect();
     }
-    locks::take_turns(schema, limit);
+    locks::take_turns(limit);
     let triggers = catalogue::fingerprint(schema);
     steps = plan();
     let execute_all = |on_tables: bool| {
@@ -354,7 +355,10 @@ fn bind(schema: &Schema, trigger: &Object, wanted: Wanted) -> Step {
         }
     };
     let found = catalogue::bound(schema, trigger.table, trigger.name);
-    if let Some(why) = catalogue::unmet(schema, trigger) {
+    let stands_for_ours = |found: &Bound| status::is_original(schema, trigger, found);
+    if found.as_ref().is_none_or(stands_for_ours)
+        && let Some(why) = catalogue::unmet(schema, trigger)
+    {
         return Step::none(object, "left", Some(why));
     }
     let Some(found) = found else {

@@ -26,7 +26,7 @@ pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
         schema.owner = role(owner);
     }
     schema.require_owner();
-    locks::take_turns(&schema, locks::TURN);
+    locks::take_turns(locks::TURN);
     if scalar::<bool>(
         "SELECT r.rolsuper FROM pg_roles r WHERE r.oid = $1",
         &[schema.owner.into()],
@@ -88,17 +88,11 @@ fn merge(lines: &mut Vec<Line>, attached: Vec<Line>) {
 /// waited for, the application waits for no other. Whether there was any.
 fn lock_tables(schema: &Schema) -> bool {
     let mut steps = attach::enforcing(schema);
-    for kind in [
-        Kind::Constraint,
-        Kind::Index,
-        Kind::ForeignKey,
-        Kind::Rls,
-        Kind::Policy,
-    ] {
+    for kind in Kind::OF_TABLES {
         let missing = |object: &&Object| {
             !catalogue::exists(schema, object) && catalogue::unmet(schema, object).is_none()
         };
-        for object in model::objects(kind).filter(missing) {
+        for object in model::objects(*kind).filter(missing) {
             for table in object.tables() {
                 let step = Step::on(table, String::new(), "created", vec![object.sql.to_owned()]);
                 steps.push(match kind {

@@ -41,7 +41,7 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
     };
     let schema = Schema::find(data_schema);
     schema.require_owner();
-    locks::take_turns(&schema, locks::TURN);
+    locks::take_turns(locks::TURN);
     if identity::may_become(role(role_name), schema.owner) || role_name == "pg_database_owner" {
         Failure::new(
             PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,

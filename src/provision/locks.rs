@@ -35,13 +35,22 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub const TURN: Duration = Duration::from_secs(60);
 
 /// Waits for whoever else changes a schema through us.
-pub fn take_turns(schema: &Schema, limit: Duration) {
+pub fn take_turns(limit: Duration) {
     let turn = subtransaction::attempt(|| {
         within(limit, catalogue::take_turns);
     });
     if let Err(error) = turn {
         match is_timeout(subtransaction::sqlstate(&error)) {
-            true => give_up(schema, limit),
+            true => Failure::new(
+                PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+                format!(
+                    "another call still changes a schema of this database after {} ms",
+                    limit.as_millis()
+                ),
+            )
+            .detail("Nothing has been changed.")
+            .hint("pg_locks shows who holds the advisory lock; try again once its transaction has ended.")
+            .raise(),
             false => error.rethrow(),
         }
     }

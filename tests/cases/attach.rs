@@ -161,12 +161,7 @@ fn there_and_back(db: &Db) -> Result<()> {
     ensure!(count(&done, "replaced") == 14, "{done:#?}");
     ensure!(count(&done, "left") == 0, "{done:#?}");
     ensure!(mode(&mut owner)? == "native" && is_ready(&mut owner)?);
-    let odd = lines(
-        &mut owner,
-        "SELECT concat_ws(' ', object, state, detail) FROM opengeni_guards.status('opengeni')
-          WHERE state NOT IN ('native', 'present') AND object !~ '^(index|constraint|foreign key|policy) '",
-        &[],
-    )?;
+    let odd = amiss(&mut owner, SCHEMA)?;
     ensure!(odd.is_empty(), "{odd:#?}");
     works(db, true)?;
     // The contract is served as before, by its own names.

@@ -76,6 +76,11 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         ),
         case(
             server,
+            "provision: an owner besides the tables' own is refused with 42501",
+            second_owner,
+        ),
+        case(
+            server,
             "provision: tables in use are locked all or none",
             in_use,
         ),
@@ -417,6 +422,20 @@ fn two_callers(db: &Db) -> Result<()> {
         again.iter().all(|row| row.get::<_, &str>(0) == "present"),
         "not whole after two callers"
     );
+    Ok(())
+}
+
+fn second_owner(db: &Db) -> Result<()> {
+    let mut admin = db.admin()?;
+    admin.batch_execute("DROP TABLE sandbox_command_output")?;
+    let before = snapshot(&mut admin)?;
+    let call = format!("SELECT opengeni_guards.provision('{SCHEMA}', '{SUPERUSER}')");
+    let refusal = refused(&mut admin, &call, &[])?;
+    refusal.has_state("42501")?;
+    refusal.names(&[OWNER, SUPERUSER])?;
+    same(&before, &snapshot(&mut admin)?)?;
+    let call = format!("SELECT opengeni_guards.provision('{SCHEMA}', '{OWNER}')");
+    admin.batch_execute(&call)?;
     Ok(())
 }
 

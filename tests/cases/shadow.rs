@@ -10,7 +10,7 @@ use crate::attach::{extension, switch};
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let cases: [(&str, Body); 5] = [
+    let cases: [(&str, Body); 6] = [
         (
             "what PL/pgSQL accepts and ours would refuse is counted",
             counted,
@@ -18,6 +18,10 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         ("rolled back is forgotten", forgotten),
         ("nothing is decided, raised or locked", harmless),
         ("a log that cannot be written costs nothing", without_a_log),
+        (
+            "a log that writes guarded tables itself comes to an end",
+            log_that_writes,
+        ),
         ("from watching to enforcing, and to nothing", onward),
     ];
     cases
@@ -232,6 +236,49 @@ fn without_a_log(db: &Db) -> Result<()> {
         ensure!(report(&mut owner)?.is_empty());
     }
     accepted(&mut app, FORGET_STREAMS, &[&command.process])
+}
+
+fn log_that_writes(db: &Db) -> Result<()> {
+    let mut owner = watch(db)?;
+    let (tenant, ended) = db.supervised()?;
+    let mut app = db.app(&tenant)?;
+    let ends = || protocol::Cursor::end(20);
+    for step in [
+        protocol::record_receipt(&ended, ended.receipt(0)),
+        protocol::capture(&ended, protocol::streams(&ends(), &ends()), true),
+        protocol::settle(&tenant, &ended, 0),
+    ] {
+        commit(&mut app, &[step])?;
+    }
+    // The holder of an ended command, made again; each time is counted.
+    let again = format!(
+        "DELETE FROM sandbox_lease_holders WHERE holder_id = '{0}';
+         INSERT INTO sandbox_lease_holders (account_id, workspace_id, lease_id, kind, holder_id, subject_id)
+           VALUES ('{1}', '{2}', '{3}', 'process', '{0}', '{4}')",
+        ended.holder(),
+        tenant.account,
+        tenant.workspace,
+        tenant.lease,
+        tenant.session
+    );
+    let lines =
+        "SELECT count(*) FROM opengeni_guards_shadow WHERE rule = 'process_holder.released'";
+    for time in 1..=2 {
+        app.batch_execute(&again)?;
+        let seen: i64 = value(&mut owner, lines, &[])?;
+        ensure!(seen == time, "{seen} lines");
+    }
+    owner.batch_execute(&format!(
+        "CREATE TABLE runs ();
+         CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql SET search_path = opengeni AS
+           $$ BEGIN INSERT INTO runs DEFAULT VALUES; {again}; RETURN NEW; END $$;
+         CREATE TRIGGER again AFTER INSERT ON opengeni_guards_shadow FOR EACH ROW EXECUTE FUNCTION again()"
+    ))?;
+    app.batch_execute(&again)?;
+    let seen: i64 = value(&mut owner, lines, &[])?;
+    let runs: i64 = value(&mut owner, "SELECT count(*) FROM runs", &[])?;
+    ensure!(seen == 3 && runs == 1, "{seen} lines, {runs} runs");
+    Ok(())
 }
 
 fn onward(db: &Db) -> Result<()> {

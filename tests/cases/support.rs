@@ -652,6 +652,16 @@ pub fn begin<'a>(client: &'a mut Client, isolation: &str) -> Result<Transaction<
     Ok(transaction)
 }
 
+/// What status() finds wrong with a schema, besides objects that only `provision` would create.
+pub fn amiss(client: &mut impl GenericClient, schema: &str) -> Result<Vec<String>> {
+    lines(
+        client,
+        "SELECT concat_ws(' ', object, state, detail) FROM opengeni_guards.status($1)
+          WHERE state NOT IN ('native', 'present') AND object !~ '^(index|constraint|foreign key|policy) '",
+        &[&schema],
+    )
+}
+
 /// Both sides are the same; otherwise the lines that only one of them has.
 pub fn same(before: &[String], after: &[String]) -> Result<()> {
     let only = |these: &[String], those: &[String]| {

@@ -232,12 +232,7 @@ fn ready(db: &Db, _: &Life) -> Result<()> {
     ensure!(ready, "not ready");
     let mut owner = db.owner()?;
     ensure!(mode(&mut owner)? == "native", "{}", mode(&mut owner)?);
-    let odd = lines(
-        &mut owner,
-        "SELECT concat_ws(' ', object, state, detail) FROM opengeni_guards.status('opengeni')
-          WHERE state NOT IN ('native', 'present') AND object !~ '^(index|constraint|foreign key|policy) '",
-        &[],
-    )?;
+    let odd = amiss(&mut owner, SCHEMA)?;
     ensure!(odd.is_empty(), "{odd:#?}");
     Ok(())
 }

@@ -497,12 +497,7 @@ pub fn schema_renamed(db: &Db) -> Result<()> {
             &mut app,
             &[protocol::launch(&tenant, &Command::new(number))],
         )?;
-        let odd = lines(
-            &mut owner,
-            "SELECT concat_ws(' ', object, state, detail) FROM opengeni_guards.status($1)
-              WHERE state NOT IN ('native', 'present') AND object !~ '^(index|constraint|foreign key|policy) '",
-            &[&to],
-        )?;
+        let odd = amiss(&mut owner, to)?;
         ensure!(odd.is_empty(), "{odd:#?}");
         let fleet = fleet::answers(&mut owner, READERS, |f| f.native(to))?;
         ensure!(fleet.iter().all(|rows| !rows.is_empty()), "{fleet:?}");
