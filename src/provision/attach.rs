@@ -133,7 +133,7 @@ pub fn enforce(schema: &Schema) -> Vec<Line> {
 
 /// What that will change as things stand.
 pub fn enforcing(schema: &Schema) -> Vec<Step> {
-    planned(schema, ENFORCED)
+    locks::within(LIMIT, || planned(schema, ENFORCED))
 }
 
 fn invalid(message: &str) -> ! {
@@ -151,7 +151,7 @@ fn chosen(data_schema: Option<&str>) -> (Vec<Schema>, Vec<Line>) {
         create::require_complete(&schema);
         return (vec![schema], Vec::new());
     }
-    let all: Vec<Schema> = originals::data_schemas()
+    let all: Vec<Schema> = originals::every_data_schema()
         .iter()
         .map(|name| Schema::find(Some(name)))
         .collect();
@@ -208,13 +208,15 @@ fn planned(schema: &Schema, wanted: Wanted) -> Vec<Step> {
 /// What concerns no table is done before the locks are there, and the plan is not made again under them: it
 /// stands if the triggers are still those that it was made for.
 fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> Vec<Line> {
-    let mut steps = plan();
+    // To write a trigger's WHEN the server reads its table, and waits for whoever has locked it.
+    let bounded = || locks::within(limit, &plan);
+    let mut steps = bounded();
     if steps.iter().all(|step| step.sql.is_empty()) {
         return steps.into_iter().map(|step| step.line).collect();
     }
     locks::take_turns(limit);
     let triggers = catalogue::fingerprint(schema);
-    steps = plan();
+    steps = bounded();
     let execute_all = |on_tables: bool| {
         for step in steps.iter().filter(|s| s.table.is_some() == on_tables) {
             // An SQL body that is put back may read a table that is not there any more.

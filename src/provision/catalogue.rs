@@ -526,7 +526,7 @@ pub fn watching(schema: &Schema) -> Vec<(String, String)> {
            JOIN pg_proc p ON p.oid = t.tgfoid
            JOIN pg_namespace n ON n.oid = p.pronamespace
           WHERE c.relnamespace = $1 AND c.relkind = 'r' AND NOT t.tgisinternal AND n.nspname = 'opengeni_guards'
-            AND (p.proname = 'record_shadow_refusals' OR t.tgnargs = 1 AND t.tgargs = '\\x736861646f7700'::bytea)
+            AND (p.proname = 'record_shadow_refusals' OR t.tgnargs = 1 AND t.tgargs = decode('736861646f7700', 'hex'))
           ORDER BY 1, 2",
         &[schema.oid.into()],
         |row| Ok((row.get::<String>(1)?, row.get::<String>(2)?)),

@@ -91,6 +91,17 @@ pub fn data_schemas() -> Vec<String> {
     .collect()
 }
 
+/// The same for a caller who names none and learns where there are none.
+pub fn every_data_schema() -> Vec<String> {
+    let schemas = data_schemas();
+    if schemas.is_empty() {
+        pgrx::notice!(
+            "no schema of this database holds the protocol's tables; opengeni_guards.provision() makes them"
+        );
+    }
+    schemas
+}
+
 /// Stands for the quoted name of the data schema.
 const SCHEMA: &str = "{schema}";
 /// Stands for its name as a literal.

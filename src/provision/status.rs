@@ -17,7 +17,7 @@ pub struct Line {
 pub fn status(data_schema: Option<&str>) -> Vec<Line> {
     let schemas = match data_schema {
         Some(name) => vec![name.to_owned()],
-        None => originals::data_schemas(),
+        None => originals::every_data_schema(),
     };
     schemas
         .iter()

@@ -5,6 +5,7 @@ use libtest_mimic::Trial;
 use opengeni_guards_harness::server::{SUPERUSER, Server};
 use postgres::Client;
 
+use crate::fleet;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
@@ -23,6 +24,11 @@ pub fn trials(server: &Server) -> Vec<Trial> {
             server,
             "introspection: status() covers every schema, or the one that is asked for",
             status_by_schema,
+        ),
+        case(
+            server,
+            "introspection: where no schema holds the tables, whoever names none is told so",
+            no_schema,
         ),
     ]
 }
@@ -182,6 +188,30 @@ fn status_by_schema(db: &Db) -> Result<()> {
         ensure!(all == [SCHEMA, "second"], "{role}: {all:?}");
         let one = lines(&mut session, schemas, &[&"second"])?;
         ensure!(one == ["second"], "{role}: {one:?}");
+    }
+    Ok(())
+}
+
+fn no_schema(db: &Db) -> Result<()> {
+    db.admin()?
+        .batch_execute("DROP SCHEMA opengeni CASCADE; DROP SCHEMA opengeni_private CASCADE")?;
+    let (mut owner, notices) = fleet::listening(&db.server, OWNER, &db.name)?;
+    for call in [
+        "status()",
+        "attach()",
+        "attach(mode => 'shadow')",
+        "detach()",
+    ] {
+        let sql = format!("SELECT FROM opengeni_guards.{call}");
+        let lines = owner.query(&sql, &[]).with_context(|| sql.clone())?;
+        ensure!(lines.is_empty(), "{call}: {} lines", lines.len());
+        let told = notices.take();
+        ensure!(
+            told.len() == 1
+                && told[0].severity() == "NOTICE"
+                && told[0].message().starts_with("no schema of this database"),
+            "{call}: {told:?}"
+        );
     }
     Ok(())
 }

@@ -46,9 +46,13 @@ pub fn explain(scene: &Scene<'_>, native: &Outcome, original: &Outcome) -> Optio
                 theirs.is_some_and(|r| r.message.contains("atomic capture protocol"));
             return (!earlier_or_equal).then_some("D11");
         }
-        // The last rule of its guard: the original lets the row through the guard, or fails to cast.
+        // The last rule of its guard: the original lets the row through the guard, where the checks that are
+        // no longer deferred judge it, or fails to cast.
         Some("supervised_command.stream_cursor")
-            if theirs.is_none_or(|r| !r.is_raised()) && on_process =>
+            if on_process
+                && theirs.is_none_or(|r| {
+                    !r.is_raised() || scene.deferred && DEFERRED.contains(&r.message.as_str())
+                }) =>
         {
             return Some("D3");
         }

@@ -64,7 +64,7 @@ pub fn nobody_else_waits(db: &Db) -> Result<()> {
 /// Schemas share the contract's: who comes second waits for its turn.
 pub fn two_schemas_at_once(db: &Db) -> Result<()> {
     extension(db)?;
-    let (mut first, mut second) = (db.owner()?, db.owner()?);
+    let (mut first, mut second, mut impatient) = (db.owner()?, db.owner()?, db.owner()?);
     first.batch_execute("CREATE SCHEMA second")?;
     let mut open = first.transaction()?;
     open.batch_execute("SELECT opengeni_guards.attach('opengeni')")?;
@@ -73,6 +73,19 @@ pub fn two_schemas_at_once(db: &Db) -> Result<()> {
             scope.spawn(|| second.batch_execute("SELECT opengeni_guards.provision('second')"));
         thread::sleep(Duration::from_millis(500));
         ensure!(!waiting.is_finished(), "it did not wait");
+        // The tables are locked against readers until then, and a plan reads them: that waits no longer either.
+        for call in [
+            "attach('opengeni', mode => 'shadow', lock_timeout => '300ms')",
+            "detach('opengeni')",
+        ] {
+            refused(
+                &mut impatient,
+                &format!("SELECT opengeni_guards.{call}"),
+                &[],
+            )?
+            .has_state("55P03")
+            .context(call)?;
+        }
         open.commit()?;
         waiting
             .join()
