@@ -103,23 +103,35 @@ fn describes(artifact: &Row<'_, R>, lease: &Row<'_, L>, archive: &str, meta: &st
 /// `validate_sandbox_checkpoint_artifact_refs`: deferred, on `sandbox_checkpoint_artifacts`.
 pub fn artifact_refs(event: &Event<'_>) -> Verdict {
     event.with_final::<S, _>(|artifact, row| {
-        if row == Final::Deleted {
-            return refuse(Rule::ArtifactVanished, &["id"]);
-        }
         let Some(id) = artifact.uuid(S::Id) else {
             return Ok(());
         };
-        let fits = match artifact.text(S::State) {
-            Some(b"current") => own_references(event, artifact, id) == (true, false),
-            Some(b"previous") => own_references(event, artifact, id) == (false, true),
-            Some(_) => !is_referred_to(event, id),
-            None => true,
-        };
+        let mut fits = None;
+        if row == Final::Deleted {
+            // Another row may have taken its id.
+            probe::exists(&event.relation(), &[(S::Id, Key::Uuid(id))], |standing| {
+                fits = Some(state_fits(event, standing, id));
+                true
+            });
+        } else {
+            fits = Some(state_fits(event, artifact, id));
+        }
         match fits {
-            true => Ok(()),
-            false => refuse(Rule::ArtifactState, &["state"]),
+            Some(true) => Ok(()),
+            Some(false) => refuse(Rule::ArtifactState, &["state"]),
+            None => refuse(Rule::ArtifactVanished, &["id"]),
         }
     })
+}
+
+/// Whether the leases refer to the artifact as its state says.
+fn state_fits(event: &Event<'_>, artifact: &Row<'_, S>, id: &[u8; 16]) -> bool {
+    match artifact.text(S::State) {
+        Some(b"current") => own_references(event, artifact, id) == (true, false),
+        Some(b"previous") => own_references(event, artifact, id) == (false, true),
+        Some(_) => !is_referred_to(event, id),
+        None => true,
+    }
 }
 
 /// Whether the lease that the artifact came from refers to it as current and as previous.

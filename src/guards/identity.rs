@@ -7,7 +7,7 @@ use super::lock_each;
 use crate::pg::probe::{self, Key, Lock};
 use crate::pg::row::Row;
 use crate::pg::session;
-use crate::pg::trigger::{Event, Final, Operation};
+use crate::pg::trigger::{Event, Operation};
 use crate::protocol::command;
 use crate::protocol::refusal::{Rule, Verdict, refuse};
 use crate::protocol::tables::{
@@ -34,17 +34,16 @@ fn none_distinct<T: Table, U: Table>(
 }
 
 pub fn retained_process(event: &Event<'_>) -> Verdict {
-    event.with_final::<P, _>(|process, row| match row {
-        // A later version has an event of its own.
-        Final::Replaced => Ok(()),
-        Final::Current | Final::Deleted => match matches_its_surroundings(event, process) {
+    // A later version may have no event of its own: under session_replication_role = replica none is queued.
+    event.with_final::<P, _>(
+        |process, _| match matches_its_surroundings(event, process) {
             true => Ok(()),
             false => refuse(
                 Rule::ProcessIdentity,
                 &["parent_admission_id", "holder_id", "state"],
             ),
         },
-    })
+    )
 }
 
 fn matches_its_surroundings(event: &Event<'_>, process: &Row<'_, P>) -> bool {
@@ -171,8 +170,8 @@ fn has_open_pty(event: &Event<'_>, process: &Row<'_, P>) -> bool {
 }
 
 pub fn pty(event: &Event<'_>) -> Verdict {
-    event.with_final::<Pty, _>(|pty, row| {
-        if row == Final::Replaced || pty.text(Pty::Status) != Some(b"open") {
+    event.with_final::<Pty, _>(|pty, _| {
+        if pty.text(Pty::Status) != Some(b"open") {
             return Ok(());
         }
         let open_on_its_process = pty.uuid(Pty::RetainedProcessId).is_some_and(|id| {

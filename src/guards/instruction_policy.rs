@@ -94,27 +94,19 @@ pub fn activation(event: &Event<'_>) -> Verdict {
 pub fn reject_mutation(event: &Event<'_>) -> Verdict {
     if event.operation() == Operation::Delete && session::trigger_depth() > 1 {
         let old = event.before::<PolicyHistory>();
-        let gone = |present: Option<bool>| present == Some(false);
-        let workspace = old.uuid(PolicyHistory::WorkspaceId).map(|id| {
-            probe::exists(
-                &event.relation(),
-                &[(HistoryWorkspace::Id, Key::Uuid(id))],
-                |_| true,
-            )
-        });
-        if gone(workspace) {
-            return Ok(());
-        }
-        let account = old.uuid(PolicyHistory::AccountId).map(|id| {
-            probe::exists(
-                &event.relation(),
-                &[(HistoryAccount::Id, Key::Uuid(id))],
-                |_| true,
-            )
-        });
-        if gone(account) {
+        let workspace = old.uuid(PolicyHistory::WorkspaceId);
+        let account = old.uuid(PolicyHistory::AccountId);
+        if workspace.is_some_and(|id| is_gone(event, HistoryWorkspace::Id, id))
+            || account.is_some_and(|id| is_gone(event, HistoryAccount::Id, id))
+        {
             return Ok(());
         }
     }
     refuse(Rule::PolicyImmutable, &["workspace_id"])
+}
+
+/// Whether the row with this id has been deleted: one that was given another id is still there.
+fn is_gone<T: Table>(event: &Event<'_>, column: T, id: &[u8; 16]) -> bool {
+    let (near, keys) = (event.relation(), [(column, Key::Uuid(id))]);
+    !probe::exists(&near, &keys, |_| true) && !probe::has_moved(&near, &keys)
 }

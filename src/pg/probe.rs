@@ -14,12 +14,13 @@ use std::cell::RefCell;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
+use super::chain;
 use super::direct;
 use super::error::Failure;
 use super::invalidation::{self, Memory};
 use super::map::{self, Map};
 use super::row::Row;
-use super::trigger::Relation;
+use super::trigger::{Final, Relation};
 use super::value;
 use crate::protocol::tables::Table;
 
@@ -82,6 +83,11 @@ pub fn any_refers<T: Table>(near: &Relation<'_>, columns: &[T], id: &[u8; 16]) -
     exists(near, &[], |row: &Row<'_, T>| {
         columns.iter().any(|column| row.uuid(*column) == Some(id))
     })
+}
+
+/// Whether this transaction has given a row of `T` that had these keys other ones, and left it there.
+pub fn has_moved<T: Table>(near: &Relation<'_>, keys: &[(T, Key<'_>)]) -> bool {
+    Probe::open(near, keys, None).finds_moved()
 }
 
 /// Locks the rows that have these keys and satisfy `condition`, waiting for whoever holds them, and shows
@@ -197,6 +203,30 @@ impl<'k, T: Table> Probe<'k, T> {
 }
 
 impl<T: Table> Probe<'_, T> {
+    fn finds_moved(self) -> bool {
+        let mut found = false;
+        // SAFETY: the table is open; as for `scan`. The any-snapshot shows every version that is still there, of
+        // which only the keys are read.
+        unsafe {
+            direct::CommandCounterIncrement();
+            let version = direct::table_slot_create(self.table, std::ptr::null_mut());
+            let last = direct::table_slot_create(self.table, std::ptr::null_mut());
+            let map = map::of::<T>(self.table);
+            let any = &raw mut pg_sys::SnapshotAnyData;
+            let cursor = Cursor::open(self.table, &map, any, self.keys);
+            while !found && cursor.next(version) {
+                let row = Row::<T>::mapped(map, version);
+                found = has_keys(&row, self.keys)
+                    && chain::follow(self.table, (*version).tts_tid, last) == Final::Replaced;
+            }
+            cursor.close();
+            direct::ExecDropSingleTupleTableSlot(last);
+            direct::ExecDropSingleTupleTableSlot(version);
+            direct::relation_close(self.table, pg_sys::NoLock as pg_sys::LOCKMODE);
+        }
+        found
+    }
+
     /// Shows the row in `slot` to `visit` where it fits, also once it is locked; whether to look further.
     ///
     /// # Safety

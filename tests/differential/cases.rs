@@ -2130,6 +2130,17 @@ fn identity() -> Vec<Case> {
             ],
         ),
         no(
+            "identity: written again, unseen by its trigger",
+            rule,
+            &["CALL fixture.parent('c')", "-H"],
+            &[
+                "CALL fixture.process('c')",
+                "SET LOCAL session_replication_role = replica",
+                "P: reconcile_attempts = 1",
+            ],
+        )
+        .by_superuser(),
+        no(
             "identity: parent not retained",
             rule,
             &["CALL fixture.parent('c')", "A: provider_outcome = NULL"],
@@ -2276,6 +2287,17 @@ fn ptys() -> Vec<Case> {
             &[EXITED],
             &["CALL diff.pty('c')", "-Y"],
         ),
+        no(
+            "pty written again, unseen by its trigger",
+            rule,
+            &[EXITED],
+            &[
+                "CALL diff.pty('c')",
+                "SET LOCAL session_replication_role = replica",
+                "Y: cols = 1",
+            ],
+        )
+        .by_superuser(),
         case(
             "pty without process",
             &[RUNNING],
@@ -2485,6 +2507,43 @@ fn checkpoints() -> Vec<Case> {
             &[LEASE],
             &[artifact, "-K"],
         ),
+        ok(
+            "checkpoint: gone and back",
+            &[LEASE, artifact],
+            &["K: state = 'delete_pending'", "-K", artifact],
+        ),
+        ok(
+            "checkpoint: gone and back, referred to",
+            &[PUBLISHED],
+            &[
+                "SET CONSTRAINTS ALL DEFERRED",
+                "K: state = 'previous'",
+                "-K",
+                "CALL diff.artifact('c', '1', 'current')",
+            ],
+        ),
+        no(
+            "checkpoint: gone and back in another state",
+            state,
+            &[LEASE, artifact],
+            &[
+                "K: state = 'delete_pending'",
+                "-K",
+                "CALL diff.artifact('c', '1', 'current')",
+            ],
+        ),
+        no(
+            "checkpoint: back in another state, unseen by its trigger",
+            state,
+            &[LEASE, artifact],
+            &[
+                "K: state = 'delete_pending'",
+                "-K",
+                "SET LOCAL session_replication_role = replica",
+                "CALL diff.artifact('c', '1', 'current')",
+            ],
+        )
+        .by_superuser(),
         ok("checkpoint: deleted", &[LEASE, artifact], &["-K"]),
         ok(
             "checkpoint: adopted",
@@ -2852,7 +2911,40 @@ fn accounts() -> Vec<Case> {
         END LOOP;
       END $x$";
     let gone = "DELETE FROM managed_accounts WHERE id = fixture.id('account','c')";
+    let table = "CREATE TEMP TABLE erased ON COMMIT DROP AS SELECT fixture.id('workspace','c') AS id WITH NO DATA";
+    let eraser = "CREATE FUNCTION pg_temp.erase() RETURNS trigger LANGUAGE plpgsql AS $x$ BEGIN
+        DELETE FROM workspace_instruction_policy_activation_events WHERE workspace_id = NEW.id;
+        DELETE FROM workspace_instruction_policy_heads WHERE workspace_id = NEW.id;
+        DELETE FROM workspace_instruction_policy_revisions WHERE workspace_id = NEW.id;
+        RETURN NEW;
+      END $x$";
+    let bound = "CREATE TRIGGER erase BEFORE INSERT ON erased FOR EACH ROW EXECUTE FUNCTION pg_temp.erase()";
+    // Between the two halves of one statement, at whose end the foreign keys hold again.
+    let moved_account = "WITH moved AS (UPDATE managed_accounts SET id = $new WHERE id = fixture.id('account','c') RETURNING id),
+        erased AS (INSERT INTO erased SELECT fixture.id('workspace','c') FROM moved RETURNING id)
+      INSERT INTO managed_accounts (id, name) SELECT fixture.id('account','c'), 'a' FROM erased";
+    let moved_workspace = "WITH moved AS (UPDATE workspaces SET id = $new WHERE id = fixture.id('workspace','c') RETURNING id),
+        erased AS (INSERT INTO erased SELECT fixture.id('workspace','c') FROM moved RETURNING id)
+      INSERT INTO workspaces (id, account_id, name) SELECT fixture.id('workspace','c'), fixture.id('account','c'), 'w' FROM erased";
+    let clear = "DROP FUNCTION IF EXISTS pg_temp.erase() CASCADE";
     vec![
+        no(
+            "D7: an account that only has another id is not gone",
+            "instruction_policy.immutable",
+            &[history],
+            &[table, eraser, bound, moved_account],
+        )
+        .by_superuser(),
+        differs(
+            "D9",
+            "a workspace that only has another id is not gone",
+            &[history],
+            &[table, eraser, bound, moved_workspace],
+            Rule("instruction_policy.immutable"),
+            Accepted,
+        )
+        .by_superuser()
+        .after(&[clear]),
         ok(
             "D7: a workspace with history goes",
             &[history],
