@@ -15,6 +15,7 @@ mod opengeni_guards {
     use crate::commands::Ids;
     use crate::commands::output::Page;
     use crate::guards;
+    use crate::pg::fields;
     use crate::pg::identity::pinned;
     use crate::pg::jsonb_value::Jsonb;
     use crate::pg::name::Name;
@@ -286,6 +287,11 @@ mod opengeni_guards {
         queues::leases::capability_active_in(data_schema)
     }
 
+    /// Where every name is the server's own, and its errors stay as they are.
+    fn acting<R>(body: impl FnOnce() -> R) -> R {
+        fields::kept(|| pinned(body))
+    }
+
     /// Creates what is missing of the data model in a schema and binds the guards.
     #[pg_extern(volatile, parallel_unsafe)]
     fn provision(
@@ -301,7 +307,7 @@ mod opengeni_guards {
     > {
         let owner = owner.map(|name| name.0);
         TableIterator::new(
-            pinned(|| provision::create::provision(data_schema.as_deref(), owner.as_deref()))
+            acting(move || provision::create::provision(data_schema.as_deref(), owner.as_deref()))
                 .into_iter()
                 .map(|line| (line.object, line.action.to_owned(), line.note)),
         )
@@ -327,7 +333,7 @@ mod opengeni_guards {
             .filter(|microseconds| *microseconds > 0)
             .map(Duration::from_micros);
         TableIterator::new(
-            pinned(|| {
+            acting(move || {
                 provision::attach::attach(
                     data_schema.as_deref(),
                     mode.as_deref(),
@@ -354,7 +360,7 @@ mod opengeni_guards {
         ),
     > {
         TableIterator::new(
-            pinned(|| provision::attach::detach(data_schema.as_deref(), force))
+            acting(move || provision::attach::detach(data_schema.as_deref(), force))
                 .into_iter()
                 .map(|line| (line.object, line.action.to_owned(), line.note)),
         )
@@ -376,7 +382,7 @@ mod opengeni_guards {
         ),
     > {
         TableIterator::new(
-            pinned(|| provision::findings::shadow_report(data_schema.as_deref()))
+            acting(move || provision::findings::shadow_report(data_schema.as_deref()))
                 .into_iter()
                 .map(|w| (w.rule, w.object, w.refusals, w.first, w.last)),
         )
@@ -397,21 +403,21 @@ mod opengeni_guards {
     /// Whether every guard of a schema is native and fires.
     #[pg_extern(volatile, parallel_unsafe)]
     fn ready(data_schema: Option<String>) -> bool {
-        pinned(|| provision::status::ready(data_schema.as_deref()))
+        acting(move || provision::status::ready(data_schema.as_deref()))
     }
 
     /// Gives an application role exactly the privileges it needs.
     #[pg_extern(volatile, parallel_unsafe)]
     fn grant_usage(role_name: Option<Name>, data_schema: default!(Option<String>, "'public'")) {
         let role = role_name.map(|name| name.0);
-        pinned(|| provision::grants::grant_usage(role.as_deref(), data_schema.as_deref()));
+        acting(move || provision::grants::grant_usage(role.as_deref(), data_schema.as_deref()));
     }
 
     /// Takes an application role's privileges away.
     #[pg_extern(volatile, parallel_unsafe)]
     fn revoke_usage(role_name: Option<Name>, data_schema: default!(Option<String>, "'public'")) {
         let role = role_name.map(|name| name.0);
-        pinned(|| provision::grants::revoke_usage(role.as_deref(), data_schema.as_deref()));
+        acting(move || provision::grants::revoke_usage(role.as_deref(), data_schema.as_deref()));
     }
 
     /// How the guards of a schema stand; of every schema that holds the protocol's tables for NULL.
@@ -428,7 +434,7 @@ mod opengeni_guards {
         ),
     > {
         TableIterator::new(
-            pinned(|| provision::status::status(data_schema.as_deref()))
+            acting(move || provision::status::status(data_schema.as_deref()))
                 .into_iter()
                 .map(|line| (line.schema, line.object, line.state.to_owned(), line.detail)),
         )
@@ -629,7 +635,7 @@ mod opengeni_guards {
         ),
     > {
         TableIterator::new(
-            pinned(|| provision::fences::install(data_schema))
+            acting(|| provision::fences::install(data_schema))
                 .into_iter()
                 .map(|line| (line.object, line.action.to_owned(), line.note)),
         )

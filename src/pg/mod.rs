@@ -6,6 +6,7 @@ pub mod capability;
 pub mod chain;
 pub mod direct;
 pub mod error;
+pub mod fields;
 pub mod identity;
 pub mod invalidation;
 pub mod jsonb;

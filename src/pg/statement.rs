@@ -12,6 +12,7 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::error::Failure;
+use super::fields;
 use super::identity;
 use super::jsonb_value::Jsonb;
 use super::map;
@@ -402,7 +403,7 @@ impl Work {
     /// constraint, a guard, a value that does not cast. Any other error passes through. `body` owns nothing
     /// and does nothing but execute statements.
     pub fn attempt<R>(&self, body: impl FnOnce() -> R) -> Result<R, Refused> {
-        subtransaction::attempt(body).map_err(Refused::unless_other)
+        fields::kept(|| subtransaction::attempt(body).map_err(Refused::unless_other))
     }
 }
 

@@ -10,9 +10,9 @@ use pgrx::PgSqlErrorCode;
 use super::catalogue::{self, Bound, Contract, Schema, execute, quote, rows};
 use super::create::{self, Line, PRIVATE};
 use super::ledger;
-use super::locks;
+use super::locks::{self, Deadline};
 use super::model::{self, Kind, Object};
-use super::originals::{self, Serves};
+use super::originals::Serves;
 use super::status;
 use crate::pg::error::{Failure, warn};
 use crate::pg::identity::{self, pinned};
@@ -133,7 +133,9 @@ pub fn enforce(schema: &Schema) -> Vec<Line> {
 
 /// What that will change as things stand.
 pub fn enforcing(schema: &Schema) -> Vec<Step> {
-    locks::within(LIMIT, || planned(schema, ENFORCED))
+    let deadline = Deadline::after(LIMIT);
+    locks::wait_until_readable(schema, deadline);
+    locks::within(deadline.left(), || planned(schema, ENFORCED))
 }
 
 fn invalid(message: &str) -> ! {
@@ -151,7 +153,7 @@ fn chosen(data_schema: Option<&str>) -> (Vec<Schema>, Vec<Line>) {
         create::require_complete(&schema);
         return (vec![schema], Vec::new());
     }
-    let all: Vec<Schema> = originals::every_data_schema()
+    let all: Vec<Schema> = catalogue::every_data_schema()
         .iter()
         .map(|name| Schema::find(Some(name)))
         .collect();
@@ -208,13 +210,16 @@ fn planned(schema: &Schema, wanted: Wanted) -> Vec<Step> {
 /// What concerns no table is done before the locks are there, and the plan is not made again under them: it
 /// stands if the triggers are still those that it was made for.
 fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> Vec<Line> {
-    // To write a trigger's WHEN the server reads its table, and waits for whoever has locked it.
-    let bounded = || locks::within(limit, &plan);
+    let deadline = Deadline::after(limit);
+    let bounded = || {
+        locks::wait_until_readable(schema, deadline);
+        locks::within(deadline.left(), &plan)
+    };
     let mut steps = bounded();
     if steps.iter().all(|step| step.sql.is_empty()) {
         return steps.into_iter().map(|step| step.line).collect();
     }
-    locks::take_turns(limit);
+    locks::take_turns(deadline);
     let triggers = catalogue::fingerprint(schema);
     steps = bounded();
     let execute_all = |on_tables: bool| {
@@ -230,7 +235,7 @@ fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> 
     };
     run_pending_checks(schema);
     schema.as_owner(|| {
-        locks::within(limit, || {
+        locks::within(deadline.left(), || {
             // Dropped in the end, when the tables are locked and nothing may be waited for.
             ledger::lock_to_empty(schema, &steps);
             execute_all(false);
@@ -240,7 +245,7 @@ fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> 
         .iter()
         .any(|step| step.table.is_some() && !step.sql.is_empty());
     if on_tables {
-        schema.as_owner(|| locks::lock(schema, &steps, limit));
+        schema.as_owner(|| locks::lock(schema, &steps, deadline));
         if pinned(|| catalogue::fingerprint(schema)) != triggers {
             Failure::new(
                 PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,
@@ -416,11 +421,14 @@ fn rebind(schema: &Schema, trigger: &Object, found: &Bound, function: &str) -> V
     if found.constraint {
         sql.push(format!("DROP TRIGGER {name} ON {table}"));
         sql.push(format!("{head} EXECUTE FUNCTION {function}"));
-        if let Some(comment) = &found.comment {
-            sql.push(format!(
-                "COMMENT ON TRIGGER {name} ON {table} IS {}",
-                pgrx::spi::quote_literal(comment)
-            ));
+        for (kind, comment) in [
+            ("TRIGGER", &found.comment),
+            ("CONSTRAINT", &found.constraint_comment),
+        ] {
+            sql.extend(comment.as_ref().map(|comment| {
+                let text = pgrx::spi::quote_literal(comment);
+                format!("COMMENT ON {kind} {name} ON {table} IS {text}")
+            }));
         }
     } else {
         let head = head.replacen("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER", 1);
@@ -454,16 +462,13 @@ fn watch(schema: &Schema, wanted: Wanted) -> Vec<Step> {
         return vec![Step::none(object, "present", Some(note.to_owned()))];
     }
     let log = format!("table {}", schema.qualify(shadow::LOG));
-    let mut steps = vec![match catalogue::table_owner(&schema.name, shadow::LOG) {
-        Some(owner) if owner == schema.owner => Step::none(log, "present", None),
-        Some(_) => {
-            return vec![Step::none(
-                log,
-                "left",
-                Some("belongs to somebody else; nothing is watched".to_owned()),
-            )];
+    let mut steps = vec![match ledger::log(schema) {
+        Ok(true) => Step::none(log, "present", None),
+        Err(why) => {
+            let note = format!("{why}; nothing is watched");
+            return vec![Step::none(log, "left", Some(note))];
         }
-        None => {
+        Ok(false) => {
             let mut step = Step::none(log, "created", None);
             step.sql = ledger::create_log(schema);
             step
@@ -471,7 +476,14 @@ fn watch(schema: &Schema, wanted: Wanted) -> Vec<Step> {
     }];
     let mut create = |object: String, table: &'static str, name: &str, definition: String| {
         steps.push(match catalogue::bound(schema, table, name) {
-            Some(found) if found.definition == definition => Step::none(object, "present", None),
+            Some(found) if found.definition == definition => match found.enabled.as_str() {
+                "O" if wanted.always => {
+                    let sql = vec![set_enabled(schema, table, name, "A")];
+                    Step::on(table, object, "set to fire always", sql)
+                }
+                "O" | "A" => Step::none(object, "present", None),
+                _ => Step::none(object, "present", Some("is disabled, as it was".to_owned())),
+            },
             Some(found) => Step::none(
                 object,
                 "left",
@@ -522,10 +534,10 @@ fn watch(schema: &Schema, wanted: Wanted) -> Vec<Step> {
 fn unwatch(schema: &Schema) -> Vec<Step> {
     catalogue::watching(schema)
         .into_iter()
-        .filter_map(|(table, name)| {
-            let table = locks::ORDER.iter().find(|t| **t == table)?;
+        .filter_map(|trigger| {
+            let table = locks::ORDER.iter().find(|t| **t == trigger.table)?;
             let qualified = schema.qualify(table);
-            let name = quote(&name);
+            let name = quote(&trigger.name);
             Some(
                 Step::on(
                     table,
@@ -618,7 +630,7 @@ fn replace_functions(schema: &Schema, policies: bool) -> Vec<Step> {
 /// Whether nobody can say which of several schemas a function without a schema of its own works on.
 fn ambiguous(schema: &Schema, function: &Object) -> bool {
     let other = |name: &String| *name != schema.name;
-    function.sql.contains("{data_schema}") && originals::data_schemas().iter().any(other)
+    function.sql.contains("{data_schema}") && catalogue::data_schemas().iter().any(other)
 }
 
 fn may_not_replace(schema: &Schema, function: &Object, contract: &Contract) -> Option<String> {
@@ -648,25 +660,13 @@ fn may_not_replace(schema: &Schema, function: &Object, contract: &Contract) -> O
 fn close_capability_table(schema: &Schema) -> Option<Step> {
     const TABLE: &str = "modal_inventory_read_capabilities";
     let owner = catalogue::table_owner(PRIVATE, TABLE)?;
-    let grantees = catalogue::grantees(PRIVATE, TABLE);
-    if owner != schema.owner || grantees.is_empty() {
+    let sql = ledger::closing(PRIVATE, TABLE);
+    if owner != schema.owner || sql.is_empty() {
         return None;
     }
-    let name = format!("{PRIVATE}.{TABLE}");
-    let mut step = Step::none(
-        format!("table {name}"),
-        "closed",
-        Some("every grant on it is revoked".to_owned()),
-    );
-    step.sql = grantees
-        .iter()
-        .map(|role| {
-            format!(
-                "REVOKE ALL ON TABLE {name} FROM {} CASCADE",
-                catalogue::grantee(role)
-            )
-        })
-        .collect();
+    let note = "every grant on it is revoked".to_owned();
+    let mut step = Step::none(format!("table {PRIVATE}.{TABLE}"), "closed", Some(note));
+    step.sql = sql;
     Some(step)
 }
 
@@ -781,7 +781,7 @@ pub fn bind_on_create() {
         always: false,
         functions: false,
     };
-    for name in originals::data_schemas() {
+    for name in catalogue::data_schemas() {
         let bound = subtransaction::attempt(|| {
             let schema = Schema::find(Some(&name));
             match status::incomplete(&schema) {

@@ -10,6 +10,12 @@ use crate::pg::error::Failure;
 use crate::pg::identity;
 use crate::pg::session;
 
+/// The table by which a data schema is known.
+pub const PROCESSES: &str = "sandbox_retained_processes";
+
+/// Stands for the owner of the database: its only, implicit member.
+pub const DATABASE_OWNER: &str = "pg_database_owner";
+
 /// A schema and the role that acts for it.
 pub struct Schema {
     pub name: String,
@@ -41,13 +47,13 @@ impl Schema {
         let found = row::<pg_sys::Oid, pg_sys::Oid>(
             "SELECT n.oid, coalesce(
                  (SELECT c.relowner FROM pg_class c WHERE c.relnamespace = n.oid
-                     AND c.relname = 'sandbox_retained_processes' AND c.relkind = 'r'),
-                 CASE WHEN r.rolname = 'pg_database_owner' THEN d.datdba ELSE n.nspowner END)
+                     AND c.relname = $2 AND c.relkind = 'r'),
+                 CASE WHEN r.rolname = $3 THEN d.datdba ELSE n.nspowner END)
                FROM pg_namespace n
                JOIN pg_roles r ON r.oid = n.nspowner
                JOIN pg_database d ON d.datname = current_database()
               WHERE n.nspname = $1",
-            &[name.into()],
+            &[name.into(), PROCESSES.into(), DATABASE_OWNER.into()],
         );
         match found {
             Some((oid, owner)) => Schema {
@@ -435,6 +441,41 @@ pub fn grantees(schema: &str, table: &str) -> Vec<String> {
     .collect()
 }
 
+/// What of the protocol's tables and functions a role may use because somebody else than the owner said so, and who
+/// did: only they can revoke it.
+pub fn granted_by_others(schema: &Schema, role: &str) -> Vec<(String, String)> {
+    let tables = model::objects(Kind::Table).map(|table| table.name.to_owned());
+    let found = rows(
+        "SELECT DISTINCT granted.object, g.rolname::text
+           FROM (
+             SELECT format('table %I.%I', $2, c.relname), c.relowner, acl.grantee, acl.grantor
+               FROM pg_class c CROSS JOIN LATERAL (
+                 SELECT * FROM aclexplode(c.relacl)
+                 UNION ALL
+                 SELECT acl.* FROM pg_attribute a CROSS JOIN aclexplode(a.attacl) acl WHERE a.attrelid = c.oid
+               ) acl
+              WHERE c.relnamespace = $1 AND c.relname = ANY ($3)
+             UNION ALL
+             SELECT format('function %s', p.oid::regprocedure), p.proowner, acl.grantee, acl.grantor
+               FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace CROSS JOIN aclexplode(p.proacl) acl
+              WHERE n.nspname = 'opengeni_private'
+           ) granted (object, owner, grantee, grantor)
+           JOIN pg_roles r ON r.oid = granted.grantee AND r.rolname = $4
+           JOIN pg_roles g ON g.oid = granted.grantor
+          WHERE granted.grantor <> granted.owner
+          ORDER BY 1, 2",
+        &[
+            schema.oid.into(),
+            schema.name.as_str().into(),
+            tables.collect::<Vec<String>>().into(),
+            role.into(),
+        ],
+        |row| Ok((row.get::<String>(1)?, row.get::<String>(2)?)),
+    );
+    let both = |(object, grantor)| Some((object?, grantor?));
+    found.into_iter().filter_map(both).collect()
+}
+
 /// How a grantee is called in a statement.
 pub fn grantee(role: &str) -> String {
     match role {
@@ -469,6 +510,25 @@ pub fn stands(schema: &Schema, name: &str) -> bool {
     ) == Some(true)
 }
 
+/// Whether a table of the schema has these columns, of these types.
+pub fn has_columns(schema: &Schema, table: &str, columns: &[(&str, &str)]) -> bool {
+    let names = columns.iter().map(|(name, _)| (*name).to_owned());
+    let types = columns.iter().map(|(_, ty)| (*ty).to_owned());
+    let found = scalar::<i64>(
+        "SELECT count(*) FROM unnest($3, $4) AS wanted (name, type)
+           JOIN pg_class c ON c.relnamespace = $1 AND c.relname = $2 AND c.relkind = 'r'
+           JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = wanted.name AND NOT a.attisdropped
+          WHERE format_type(a.atttypid, a.atttypmod) = wanted.type",
+        &[
+            schema.oid.into(),
+            table.into(),
+            names.collect::<Vec<String>>().into(),
+            types.collect::<Vec<String>>().into(),
+        ],
+    );
+    found == Some(columns.len() as i64)
+}
+
 /// A trigger as the catalogue has it.
 pub struct Bound {
     pub definition: String,
@@ -480,13 +540,15 @@ pub struct Bound {
     pub arguments: bool,
     pub constraint: bool,
     pub comment: Option<String>,
+    /// That of its constraint, which goes with it.
+    pub constraint_comment: Option<String>,
 }
 
 /// The trigger of that name on an ordinary table.
 pub fn bound(schema: &Schema, table: &str, name: &str) -> Option<Bound> {
     rows(
         "SELECT pg_get_triggerdef(t.oid), t.tgenabled::text, t.tgfoid::regprocedure::text, t.tgnargs > 0,
-                t.tgconstraint <> 0, obj_description(t.oid, 'pg_trigger')
+                t.tgconstraint <> 0, obj_description(t.oid, 'pg_trigger'), obj_description(t.tgconstraint, 'pg_constraint')
            FROM pg_trigger t
            JOIN pg_class c ON c.oid = t.tgrelid
           WHERE c.relnamespace = $1 AND c.relname = $2 AND c.relkind = 'r'
@@ -500,6 +562,7 @@ pub fn bound(schema: &Schema, table: &str, name: &str) -> Option<Bound> {
                 arguments: row.get::<bool>(4)? == Some(true),
                 constraint: row.get::<bool>(5)? == Some(true),
                 comment: row.get::<String>(6)?,
+                constraint_comment: row.get::<String>(7)?,
             })
         },
     )
@@ -517,10 +580,18 @@ pub fn fingerprint(schema: &Schema) -> Option<String> {
     )
 }
 
-/// The triggers of a schema that only watch, by table and name.
-pub fn watching(schema: &Schema) -> Vec<(String, String)> {
+/// A trigger that only watches.
+pub struct Watching {
+    pub table: String,
+    pub name: String,
+    /// As `tgenabled` writes it.
+    pub enabled: String,
+}
+
+/// The triggers of a schema that only watch.
+pub fn watching(schema: &Schema) -> Vec<Watching> {
     rows(
-        "SELECT c.relname::text, t.tgname::text
+        "SELECT c.relname::text, t.tgname::text, t.tgenabled::text
            FROM pg_trigger t
            JOIN pg_class c ON c.oid = t.tgrelid
            JOIN pg_proc p ON p.oid = t.tgfoid
@@ -529,11 +600,57 @@ pub fn watching(schema: &Schema) -> Vec<(String, String)> {
             AND (p.proname = 'record_shadow_refusals' OR t.tgnargs = 1 AND t.tgargs = decode('736861646f7700', 'hex'))
           ORDER BY 1, 2",
         &[schema.oid.into()],
-        |row| Ok((row.get::<String>(1)?, row.get::<String>(2)?)),
+        |row| {
+            Ok(Watching {
+                table: row.get::<String>(1)?.unwrap_or_default(),
+                name: row.get::<String>(2)?.unwrap_or_default(),
+                enabled: row.get::<String>(3)?.unwrap_or_default(),
+            })
+        },
     )
-    .into_iter()
-    .filter_map(|(table, name)| Some((table?, name?)))
-    .collect()
+}
+
+/// The schemas that hold the protocol's process table: a table of its name that has most of its columns, by name and
+/// type. One that has lost a column is still the protocol's, any other of that name is somebody else's.
+pub fn data_schemas() -> Vec<String> {
+    let process = model::objects(Kind::Table).find(|table| table.name == PROCESSES);
+    let columns = || process.into_iter().flat_map(Object::columns);
+    let names: Vec<String> = columns().map(|c| c.name.to_owned()).collect();
+    let types: Vec<String> = columns().map(|c| c.ty.to_owned()).collect();
+    let found = || {
+        rows(
+            "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+              WHERE c.relname = $1 AND c.relkind = 'r' AND c.relpersistence <> 't'
+                AND (SELECT count(*) FROM unnest($2, $3) AS wanted (name, type)
+                       JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = wanted.name AND NOT a.attisdropped
+                      WHERE format_type(a.atttypid, a.atttypmod) = wanted.type) * 2 > cardinality($2)
+              ORDER BY 1",
+            &[PROCESSES.into(), names.into(), types.into()],
+            |row| row.get::<String>(1),
+        )
+    };
+    identity::pinned(found)
+        .into_iter()
+        .flatten()
+        .filter(|name| !is_reserved(name))
+        .collect()
+}
+
+/// The data schemas, for a caller who names none and learns where there are none.
+pub fn every_data_schema() -> Vec<String> {
+    let schemas = data_schemas();
+    if schemas.is_empty() {
+        notice!(
+            "no schema of this database holds the protocol's tables; opengeni_guards.provision() makes them"
+        );
+    }
+    schemas
+}
+
+/// The data schemas but for this one.
+fn other_data_schemas(schema: &Schema) -> Vec<String> {
+    let other = |name: &String| *name != schema.name;
+    data_schemas().into_iter().filter(other).collect()
 }
 
 /// Whether the process table of another schema has native guards.
@@ -541,12 +658,19 @@ pub fn guarded_elsewhere(schema: &Schema) -> bool {
     scalar::<bool>(
         "SELECT true FROM pg_trigger t
            JOIN pg_class c ON c.oid = t.tgrelid
+           JOIN pg_namespace s ON s.oid = c.relnamespace
            JOIN pg_proc p ON p.oid = t.tgfoid
            JOIN pg_namespace n ON n.oid = p.pronamespace
-          WHERE c.relname = 'sandbox_retained_processes' AND c.relnamespace <> $1
+          WHERE c.relname = $1 AND s.nspname = ANY ($2)
             AND n.nspname = 'opengeni_guards' AND t.tgnargs = 0 LIMIT 1",
-        &[schema.oid.into()],
+        &[PROCESSES.into(), other_data_schemas(schema).into()],
     ) == Some(true)
+}
+
+/// The owner of the database.
+pub fn database_owner() -> pg_sys::Oid {
+    let sql = "SELECT d.datdba FROM pg_database d WHERE d.datname = current_database()";
+    scalar(sql, &[]).unwrap_or(pg_sys::InvalidOid)
 }
 
 /// The owner of a schema.
@@ -560,10 +684,13 @@ pub fn schema_owner(name: &str) -> Option<pg_sys::Oid> {
 /// Whether a role may read the process table of another schema.
 pub fn uses_another_schema(schema: &Schema, role: &str) -> bool {
     scalar::<bool>(
-        "SELECT true FROM pg_class c
-          WHERE c.relname = 'sandbox_retained_processes' AND c.relkind = 'r' AND c.relnamespace <> $1
-            AND has_table_privilege($2, c.oid, 'SELECT') LIMIT 1",
-        &[schema.oid.into(), role.into()],
+        "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+          WHERE c.relname = $1 AND n.nspname = ANY ($2) AND has_table_privilege($3, c.oid, 'SELECT') LIMIT 1",
+        &[
+            PROCESSES.into(),
+            other_data_schemas(schema).into(),
+            role.into(),
+        ],
     ) == Some(true)
 }
 

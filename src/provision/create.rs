@@ -5,7 +5,7 @@ use pgrx::prelude::*;
 
 use super::attach::{self, Step};
 use super::catalogue::{self, Mismatch, Schema, quote, scalar};
-use super::locks;
+use super::locks::{self, Deadline};
 use super::model::{self, Kind, Object};
 use crate::pg::error::Failure;
 use crate::pg::identity::{self, pinned};
@@ -23,10 +23,13 @@ pub const PRIVATE: &str = "opengeni_private";
 pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
     let mut schema = Schema::find(data_schema);
     if let Some(owner) = owner {
-        schema.owner = role(owner);
+        schema.owner = match owner {
+            catalogue::DATABASE_OWNER => catalogue::database_owner(),
+            owner => role(owner),
+        };
     }
     schema.require_owner();
-    locks::take_turns(locks::TURN);
+    locks::take_turns(Deadline::after(locks::TURN));
     if scalar::<bool>(
         "SELECT r.rolsuper FROM pg_roles r WHERE r.oid = $1",
         &[schema.owner.into()],
@@ -106,7 +109,7 @@ fn lock_tables(schema: &Schema) -> bool {
     steps.retain(|step| !step.sql.is_empty() && step.table.is_some_and(stands));
     if !steps.is_empty() {
         attach::run_pending_checks(schema);
-        schema.as_owner(|| locks::lock(schema, &steps, attach::LIMIT));
+        schema.as_owner(|| locks::lock(schema, &steps, Deadline::after(attach::LIMIT)));
     }
     !steps.is_empty()
 }

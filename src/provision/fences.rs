@@ -6,7 +6,7 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::catalogue::{self, Schema, quote, rows};
 use super::create::Line;
-use super::locks;
+use super::locks::{self, Deadline};
 use crate::pg::error::{self, Failure, Place};
 use crate::pg::identity;
 use crate::pg::value::palloc_cstring;
@@ -35,7 +35,7 @@ pub fn install(data_schema: Option<&str>) -> Vec<Line> {
 /// it is raised where nothing of ours is alive.
 fn try_install(data_schema: Option<&str>) -> Result<Vec<Line>, (&'static CStr, Fenced)> {
     let schema = Schema::find(data_schema);
-    locks::take_turns(locks::TURN);
+    locks::take_turns(Deadline::after(locks::TURN));
     let path = format!("{}, pg_temp", quote(&schema.name));
     let mut changes = Vec::new();
     for fenced in [Fenced::Enrollment, Fenced::Workspace] {

@@ -1,13 +1,15 @@
 //! What `status` finds besides the state of each guard: signs that something was restored, opened or
 //! altered past them.
 
+use pgrx::PgSqlErrorCode;
 use pgrx::datum::TimestampWithTimeZone;
-use pgrx::pg_sys;
 
 use super::catalogue::{self, Schema, rows, scalar};
 use super::create::PRIVATE;
 use super::grants::LEDGERS;
+use super::ledger;
 use super::model::{self, Kind};
+use crate::pg::error::Failure;
 use crate::pg::identity::{self, pinned};
 
 type Finding = (String, &'static str, String);
@@ -128,7 +130,7 @@ fn policies(schema: &Schema) -> Vec<Finding> {
 
 /// What only a look at the rows shows: as the owner, and only for who may act as the owner.
 fn of_rows(schema: &Schema) -> Vec<Finding> {
-    const TABLE: &str = "sandbox_retained_processes";
+    const TABLE: &str = catalogue::PROCESSES;
     let process = model::objects(Kind::Table).find(|table| table.name == TABLE);
     let readable = process.is_some_and(|table| {
         catalogue::exists(schema, table) && catalogue::mismatch(schema, table).is_none()
@@ -173,7 +175,7 @@ const POISONED: &str = "process.provider_command ? 'supervision' AND process.pro
       SELECT FROM (VALUES (process.provider_command -> 'streams' -> 'stdout'),
                           (process.provider_command -> 'streams' -> 'stderr')) AS streams (cursor)
        WHERE cursor IS NOT NULL AND (
-         cursor ->> 'byteOffset' ~ '^\\s*[+]?[0-9]{1,18}\\s*$'
+         cursor ->> 'byteOffset' ~ '^[[:space:]]*[+]?[0-9]{1,18}[[:space:]]*$'
          AND jsonb_typeof(cursor -> 'utf8Remainder') = 'string'
          AND jsonb_typeof(cursor -> 'eof') = 'boolean'
          AND (cursor -> 'exitCode' IS NULL OR jsonb_typeof(cursor -> 'exitCode') IN ('null', 'number'))
@@ -191,10 +193,16 @@ pub struct Watched {
 pub fn shadow_report(data_schema: Option<&str>) -> Vec<Watched> {
     let schema = Schema::find(data_schema);
     schema.require_owner();
-    let owned = |owner: pg_sys::Oid| owner == schema.owner;
     let log = crate::pg::shadow::LOG;
-    if !catalogue::table_owner(&schema.name, log).is_some_and(owned) {
-        return Vec::new();
+    match pinned(|| ledger::log(&schema)) {
+        Ok(true) => {}
+        Ok(false) => return Vec::new(),
+        Err(why) => Failure::new(
+            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            why,
+        )
+        .hint("Rename it: attach in shadow mode creates the log under this name.")
+        .raise(),
     }
     let sql = format!(
         "SELECT rule, object, sum(refusals)::bigint, min(seen_at), max(seen_at) FROM ONLY {}

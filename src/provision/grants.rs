@@ -5,7 +5,8 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::catalogue::{self, Contract, Schema, execute, quote};
 use super::create::{PRIVATE, role};
-use super::locks;
+use super::ledger;
+use super::locks::{self, Deadline};
 use super::model::{self, Kind, Object};
 use crate::pg::error::Failure;
 use crate::pg::identity;
@@ -41,8 +42,9 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
     };
     let schema = Schema::find(data_schema);
     schema.require_owner();
-    locks::take_turns(locks::TURN);
-    if identity::may_become(role(role_name), schema.owner) || role_name == "pg_database_owner" {
+    locks::take_turns(Deadline::after(locks::TURN));
+    if identity::may_become(role(role_name), schema.owner) || role_name == catalogue::DATABASE_OWNER
+    {
         Failure::new(
             PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
             format!("role \"{role_name}\" has the rights of the owner of schema {}", schema.name),
@@ -51,7 +53,7 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
         .raise();
     }
     let role = quote(role_name);
-    if catalogue::table_owner(&schema.name, "sandbox_retained_processes").is_none() {
+    if catalogue::table_owner(&schema.name, catalogue::PROCESSES).is_none() {
         warning!(
             "schema {} holds no tables of the protocol yet: provision it, then call this again",
             schema.name
@@ -109,17 +111,19 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
                 }
             }
         }
-        for (ledger_schema, ledger) in LEDGERS {
+        for (ledger_schema, table) in LEDGERS {
             let ledger_schema = ledger_schema.unwrap_or(&schema.name);
-            if catalogue::table_owner(ledger_schema, ledger).is_some_and(ours) {
-                let name = format!("{}.{}", quote(ledger_schema), quote(ledger));
-                statements.push(format!(
-                    "REVOKE ALL ON TABLE {name} FROM {role}, PUBLIC CASCADE"
-                ));
+            if catalogue::table_owner(ledger_schema, table).is_some_and(ours) {
+                statements.extend(ledger::closing(ledger_schema, table));
             }
         }
         statements.iter().for_each(|sql| execute(sql));
     });
+    for (object, grantor) in identity::pinned(|| catalogue::granted_by_others(&schema, role_name)) {
+        warning!(
+            "role {role} still has privileges on {object} that {grantor} granted and has to revoke"
+        );
+    }
 }
 
 /// Whether a contract function works for another schema, whose owner grants it.

@@ -12,7 +12,7 @@ use super::create::Line;
 use super::model::{self, Kind, Object};
 use super::originals;
 use crate::pg::error::Failure;
-use crate::pg::identity::pinned;
+use crate::pg::identity::{self, pinned};
 use crate::pg::shadow;
 
 pub const LEDGER: &str = "opengeni_guards_replaced";
@@ -70,29 +70,43 @@ pub fn unusable(schema: &Schema) -> Option<String> {
 }
 
 /// What the ledger consists of.
-const COLUMNS: &[&str] = &[
-    "object",
-    "data_schema",
-    "definition",
-    "owner",
-    "executors",
-    "may_grant",
-    "replaced_at",
+const COLUMNS: &[(&str, &str)] = &[
+    ("object", "text"),
+    ("data_schema", "text"),
+    ("definition", "text"),
+    ("owner", "text"),
+    ("executors", "text[]"),
+    ("may_grant", "text[]"),
+    ("replaced_at", "timestamp with time zone"),
 ];
 
 /// Whether it is a ledger as [`create`] makes it.
 fn is_ledger(schema: &Schema) -> bool {
-    let columns = COLUMNS.iter().map(|column| (*column).to_owned());
-    let found = catalogue::scalar::<i64>(
-        "SELECT count(*) FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
-          WHERE c.relnamespace = $1 AND c.relname = $2 AND a.attname = ANY ($3)",
-        &[
-            schema.oid.into(),
-            LEDGER.into(),
-            columns.collect::<Vec<String>>().into(),
-        ],
-    );
-    found == Some(COLUMNS.len() as i64)
+    catalogue::has_columns(schema, LEDGER, COLUMNS)
+}
+
+/// What the log of watching guards consists of.
+const LOG_COLUMNS: &[(&str, &str)] = &[
+    ("rule", "text"),
+    ("object", "text"),
+    ("refusals", "bigint"),
+    ("seen_at", "timestamp with time zone"),
+];
+
+/// Whether there is a log of watching guards, or why it cannot be used.
+pub fn log(schema: &Schema) -> Result<bool, String> {
+    if !catalogue::stands(schema, shadow::LOG) {
+        return Ok(false);
+    }
+    let name = schema.qualify(shadow::LOG);
+    if catalogue::table_owner(&schema.name, shadow::LOG) != Some(schema.owner) {
+        let owner = catalogue::role_name(schema.owner);
+        return Err(format!("{name} is not a table of {owner}"));
+    }
+    match catalogue::has_columns(schema, shadow::LOG, LOG_COLUMNS) {
+        true => Ok(true),
+        false => Err(format!("{name} is no log of watching guards")),
+    }
 }
 
 /// Whether writing the ledger would run somebody's code: a deferred trigger would run it at COMMIT, with the
@@ -155,20 +169,29 @@ pub fn create_log(schema: &Schema) -> Vec<String> {
     )]
 }
 
-/// Takes from everybody what default privileges gave them on our tables.
+/// Takes from everybody what default privileges, or somebody, gave them on our tables.
 pub fn close(schema: &Schema) {
     for table in [LEDGER, shadow::LOG] {
-        if catalogue::table_owner(&schema.name, table) != Some(schema.owner) {
-            continue;
-        }
-        for role in pinned(|| catalogue::grantees(&schema.name, table)) {
-            execute(&format!(
-                "REVOKE ALL ON TABLE {} FROM {} CASCADE",
-                schema.qualify(table),
-                catalogue::grantee(&role)
-            ));
+        if catalogue::table_owner(&schema.name, table) == Some(schema.owner) {
+            let sql = pinned(|| closing(&schema.name, table));
+            sql.iter().for_each(|sql| execute(sql));
         }
     }
+}
+
+/// What leaves a table to its owner. From everybody: what one grantee gave another goes only with the first.
+pub fn closing(schema: &str, table: &str) -> Vec<String> {
+    catalogue::grantees(schema, table)
+        .iter()
+        .map(|role| {
+            format!(
+                "REVOKE ALL ON TABLE {}.{} FROM {} CASCADE",
+                catalogue::quote(schema),
+                catalogue::quote(table),
+                catalogue::grantee(role)
+            )
+        })
+        .collect()
 }
 
 /// Whether these steps take something out of the ledger.
@@ -315,6 +338,12 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
         let contract = catalogue::contract(schema, function);
         let ours = matches!(contract, Contract::Native | Contract::Altered(_));
         let missing = matches!(contract, Contract::Missing);
+        if ours && let Some(other) = owned_by_another(schema, function) {
+            let mut step = step(object, "left", Vec::new());
+            step.line.note = Some(other);
+            steps.push(step);
+            continue;
+        }
         match kept.get(function.name) {
             Some(Kept {
                 schema: was,
@@ -342,15 +371,12 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
                 steps.push(step);
             }
             // Another schema's ledger knows what stood there.
-            None if function.is_shared()
-                && matches!(contract, Contract::Native)
-                && catalogue::guarded_elsewhere(schema) =>
-            {
+            None if ours && function.is_shared() && catalogue::guarded_elsewhere(schema) => {
                 let mut step = step(object, "left", Vec::new());
                 step.line.note = Some("serves another schema as well".to_owned());
                 steps.push(step);
             }
-            None if matches!(contract, Contract::Native) => {
+            None if ours => {
                 gone.push(format!("function {name}"));
                 if force {
                     capability_goes |= !function.is_private();
@@ -359,8 +385,12 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
                     steps.push(after_policy(function, step));
                 }
             }
+            // Nothing of ours stands there.
             None => {}
         }
+    }
+    if !gone.is_empty() && !force {
+        require_readable(schema);
     }
     for policy in model::objects(Kind::Policy).filter(|policy| policy.sql.contains("{owner}")) {
         let object = format!("policy {} on {}", policy.name, schema.qualify(policy.table));
@@ -397,6 +427,38 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
         }
     }
     (steps, gone)
+}
+
+/// Whose a function is that the tables' owner can neither replace nor drop.
+fn owned_by_another(schema: &Schema, function: &Object) -> Option<String> {
+    let owner = catalogue::function_owner(&schema.signature(function))?;
+    (!identity::has_privileges_of(schema.owner, owner)).then(|| {
+        format!(
+            "belongs to {}, not to {}",
+            catalogue::role_name(owner),
+            catalogue::role_name(schema.owner)
+        )
+    })
+}
+
+/// Ends with an error where something stands under the ledger's name that is not the tables' owner's ledger: what
+/// stood under the contract's names may be in it.
+fn require_readable(schema: &Schema) {
+    if !catalogue::stands(schema, LEDGER) {
+        return;
+    }
+    if let Some(why) = unusable(schema) {
+        Failure::new(
+            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            format!("what stood under the contract's names before cannot be read: {why}"),
+        )
+        .detail("Nothing has been changed.")
+        .hint(format!(
+            "Give the table to {} with ALTER TABLE ... OWNER TO, or pass force => true: then nothing is put back.",
+            catalogue::role_name(schema.owner)
+        ))
+        .raise();
+    }
 }
 
 /// The function that the policy asks is dropped with its table locked, once the policy is gone.

@@ -34,10 +34,30 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long whoever does not say waits for its turn: nothing is locked by then.
 pub const TURN: Duration = Duration::from_secs(60);
 
+/// How long a call waits for locks, all its waits together.
+#[derive(Clone, Copy)]
+pub struct Deadline {
+    limit: Duration,
+    end: Instant,
+}
+
+impl Deadline {
+    pub fn after(limit: Duration) -> Deadline {
+        Deadline {
+            limit,
+            end: Instant::now() + limit,
+        }
+    }
+
+    pub fn left(self) -> Duration {
+        remaining(self.end)
+    }
+}
+
 /// Waits for whoever else changes a schema through us.
-pub fn take_turns(limit: Duration) {
+pub fn take_turns(deadline: Deadline) {
     let turn = subtransaction::attempt(|| {
-        within(limit, catalogue::take_turns);
+        within(deadline.left(), catalogue::take_turns);
     });
     if let Err(error) = turn {
         match is_timeout(subtransaction::sqlstate(&error)) {
@@ -45,7 +65,7 @@ pub fn take_turns(limit: Duration) {
                 PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!(
                     "another call still changes a schema of this database after {} ms",
-                    limit.as_millis()
+                    deadline.limit.as_millis()
                 ),
             )
             .detail("Nothing has been changed.")
@@ -56,12 +76,34 @@ pub fn take_turns(limit: Duration) {
     }
 }
 
+/// Waits until the guarded tables can be read, and lets go of them: to write a trigger's WHEN the server reads its
+/// table, and would wait for whoever has locked it.
+pub fn wait_until_readable(schema: &Schema, deadline: Deadline) {
+    let stands = |table: &&&str| catalogue::table_owner(&schema.name, table) == Some(schema.owner);
+    let tables: Vec<&&str> = ORDER.iter().filter(stands).collect();
+    let read = || {
+        for table in &tables {
+            let sql = format!(
+                "LOCK TABLE ONLY {} IN ACCESS SHARE MODE",
+                schema.qualify(table)
+            );
+            within(deadline.left(), || execute(&sql));
+        }
+    };
+    match schema.as_owner(|| subtransaction::observe(read)) {
+        Ok(()) => {}
+        Err(error) if is_timeout(subtransaction::sqlstate(&error)) => {
+            give_up(schema, deadline.limit)
+        }
+        Err(error) => error.rethrow(),
+    }
+}
+
 /// Locks every table that a step needs, all or none.
 ///
 /// Each attempt ends well before the server looks for deadlocks and lets go of everything, so that where
 /// the application's locks cross ours it is us who yield.
-pub fn lock(schema: &Schema, steps: &[Step], limit: Duration) {
-    let deadline = Instant::now() + limit;
+pub fn lock(schema: &Schema, steps: &[Step], deadline: Deadline) {
     // What no guard stands on comes last.
     let others: BTreeSet<&str> = steps
         .iter()
@@ -83,7 +125,7 @@ pub fn lock(schema: &Schema, steps: &[Step], limit: Duration) {
     let patience = patience();
     loop {
         let attempt = subtransaction::attempt(|| {
-            let end = deadline.min(Instant::now() + patience);
+            let end = deadline.end.min(Instant::now() + patience);
             for (table, exclusive) in &needed {
                 let mode = match exclusive {
                     true => "ACCESS EXCLUSIVE",
@@ -98,8 +140,8 @@ pub fn lock(schema: &Schema, steps: &[Step], limit: Duration) {
             Err(error) if is_timeout(subtransaction::sqlstate(&error)) => {}
             Err(error) => error.rethrow(),
         }
-        if Instant::now() + PAUSE >= deadline {
-            give_up(schema, limit);
+        if deadline.left() <= PAUSE {
+            give_up(schema, deadline.limit);
         }
         std::thread::sleep(PAUSE);
         pgrx::check_for_interrupts!();

@@ -1,7 +1,7 @@
 //! The contract functions of the PL/pgSQL protocol that this release knows, as `attach` may replace them.
 //!
-//! What is kept is a hash of each: language, rights, volatility, settings and source, the last with its
-//! whitespace folded and the data schema that was spliced into it taken out again.
+//! What is kept is a hash of each: language, rights, volatility, settings, arguments, result and source, the last with
+//! its whitespace folded and the data schema that was spliced into it taken out again.
 
 use pgrx::spi::quote_literal;
 
@@ -14,6 +14,9 @@ pub struct Source {
     definer: bool,
     volatility: String,
     settings: String,
+    /// With names and defaults: what differs in them cannot be replaced.
+    arguments: String,
+    result: String,
     body: String,
 }
 
@@ -30,7 +33,8 @@ pub enum Serves {
 pub fn source(signature: &str) -> Option<Source> {
     rows(
         "SELECT l.lanname::text, p.prosecdef, p.provolatile::text,
-                coalesce(array_to_string(p.proconfig, ','), ''), p.prosrc
+                coalesce(array_to_string(p.proconfig, ','), ''), pg_get_function_arguments(p.oid),
+                pg_get_function_result(p.oid), p.prosrc
            FROM pg_proc p
            JOIN pg_namespace n ON n.oid = p.pronamespace
            JOIN pg_language l ON l.oid = p.prolang
@@ -43,7 +47,9 @@ pub fn source(signature: &str) -> Option<Source> {
                 definer: row.get::<bool>(2)? == Some(true),
                 volatility: row.get::<String>(3)?.unwrap_or_default(),
                 settings: row.get::<String>(4)?.unwrap_or_default(),
-                body: row.get::<String>(5)?.unwrap_or_default(),
+                arguments: row.get::<String>(5)?.unwrap_or_default(),
+                result: row.get::<String>(6)?.unwrap_or_default(),
+                body: row.get::<String>(7)?.unwrap_or_default(),
             })
         },
     )
@@ -59,7 +65,11 @@ pub fn recognise(schema: &Schema, function: &Object, source: &Source) -> Option<
         .filter(|(signature, _)| *signature == function.name);
     let known: Vec<&str> = known.map(|(_, hash)| *hash).collect();
     let mut names = vec![schema.name.clone()];
-    names.extend(data_schemas().into_iter().filter(|n| *n != schema.name));
+    names.extend(
+        catalogue::data_schemas()
+            .into_iter()
+            .filter(|n| *n != schema.name),
+    );
     for name in names {
         let text = source.canonical(&name);
         let hash = scalar::<String>(
@@ -76,32 +86,6 @@ pub fn recognise(schema: &Schema, function: &Object, source: &Source) -> Option<
     None
 }
 
-/// The schemas that hold the protocol's process table.
-pub fn data_schemas() -> Vec<String> {
-    rows(
-        "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-          WHERE c.relname = 'sandbox_retained_processes' AND c.relkind = 'r' AND c.relpersistence <> 't'
-          ORDER BY 1",
-        &[],
-        |row| row.get::<String>(1),
-    )
-    .into_iter()
-    .flatten()
-    .filter(|name| !catalogue::is_reserved(name))
-    .collect()
-}
-
-/// The same for a caller who names none and learns where there are none.
-pub fn every_data_schema() -> Vec<String> {
-    let schemas = data_schemas();
-    if schemas.is_empty() {
-        pgrx::notice!(
-            "no schema of this database holds the protocol's tables; opengeni_guards.provision() makes them"
-        );
-    }
-    schemas
-}
-
 /// Stands for the quoted name of the data schema.
 const SCHEMA: &str = "{schema}";
 /// Stands for its name as a literal.
@@ -110,11 +94,13 @@ const LITERAL: &str = "{literal}";
 impl Source {
     fn canonical(&self, schema: &str) -> String {
         format!(
-            "{}|{}|{}|{}|{}",
+            "{}|{}|{}|{}|{}|{}|{}",
             self.language,
             if self.definer { "definer" } else { "invoker" },
             self.volatility,
             self.settings,
+            self.arguments,
+            self.result,
             without_schema(&fold(&self.body), &quote(schema), schema)
         )
     }
@@ -212,59 +198,59 @@ fn is_the_protocols(word: &str) -> bool {
 const KNOWN: &[(&str, &str)] = &[
     (
         "opengeni_private.warming_reset_resume_state_v2(text, text, jsonb, integer, integer, timestamp with time zone)",
-        "1b3e3f3b2c5f750ef78f1a0d84efe3b4d103bf61c0c527e74767c666c2372780",
+        "6c55b770c979be1782e9a8fb8111320b15ba2f7e2c9ce35f21ccbe0578dd8fa8",
     ),
     (
         "opengeni_private.reap_sandbox_leases(bigint, bigint, bigint)",
-        "fc6938494779b0f2524895192a8f97748667584bcb0829a128aeef86df0fef17",
+        "bb181f54459c3c28473c9500b40d5b5ea40f2ffd43eaf60a0cbba14a1185e41b",
     ),
     (
         "opengeni_private.claim_terminal_retained_processes(uuid, integer, bigint)",
-        "a2d3cbd49c2031a8bf2f9daf2f4d6a6c6a314b7342cdb1539bf0918b12dfd5b0",
+        "1d755fa5a1621c0e3edb91ec39e62ab228589bb4781244cef468fd2cf7e0495a",
     ),
     (
         "opengeni_private.count_active_retained_processes_by_owner_state()",
-        "d668634c237217c08b54407e7bbcf45257dc790bbfe1071a5bd867667a636070",
+        "ae258e1c739599ad871a8dd64088f0cf64206654596c1d8817929587b48806cf",
     ),
     (
         "opengeni_private.count_expired_draining_sandbox_leases()",
-        "f1d4581db6bef7fd0eee3a6ff4f6b74b24952b428366958b478473bd30e27428",
+        "5b00f4f58dcc3345669a97b791eab6d93ae68084694d2df8fa2d5d4eff176308",
     ),
     (
         "opengeni_private.claim_sandbox_checkpoint_artifacts(uuid, integer, bigint)",
-        "7c58b5c3717bb2fcdcdd7e1b79ae83b6c741f89bc9b17931df6c9d03c9ccabc0",
+        "119570efa866343a29bca6f8500f4eda135fa7f9dd71e5c3210dbea1b03c1d72",
     ),
     (
         "opengeni_private.settle_sandbox_checkpoint_artifact(uuid, uuid, boolean, text, bigint)",
-        "1915be23016796e7dddac85eccd92470987b6a4094739831ab97f4540f3defae",
+        "abd158b4331a2ea983ba3969daab878255918ae96688a17249cfbc9d1d7b18b5",
     ),
     (
         "opengeni_private.prune_deleted_sandbox_checkpoint_artifacts(bigint, integer)",
-        "98391f5114cebf6deada308426e50a74912dd4125f498dbd49e15f9e63f8d622",
+        "539256c71cdce1ac73a8a32c7a1283ee789b066a9e33d2ab889f58d2860bc408",
     ),
     (
         "opengeni_private.list_legacy_modal_checkpoint_slots(integer)",
-        "a48c140b6ac71c0d7342b04a9342ae23a2c055e1a9a570463cfed18774920415",
+        "7e44057283d9a4e43dd6c803e548206457c82283684d04aadd848d4ec18542e2",
     ),
     (
         "opengeni_private.request_due_sandbox_rotations(bigint, integer)",
-        "c838809025a2cdf9019b08855b5f9cd157f686c203df2aeea9efb06cc5c12159",
+        "9b6fcdf227f628d80989a694776dee4a21f435bc7dd31d358abacae60c8f6d7a",
     ),
     (
         "opengeni_private.sandbox_checkpoint_artifact_inventory()",
-        "4ae770b1231f43b81368cc180f970e620e4be86dd2d018dda35ed1b0fc78d553",
+        "905f7865ddec033af0b291d634c1c3bc9192e8b25b9ebbfb13b5da70a07f49fa",
     ),
     (
         "opengeni_private.sandbox_rotation_backlog()",
-        "d9e5061ac33a86740f1b2f0ac0a8d6411950035a5ee338164e8393918feee953",
+        "170af2caff4d288fdf8492a0290ed088781c0aa2a3fa0605791e1f15200235d5",
     ),
     (
         "opengeni_private.list_live_modal_sandbox_leases()",
-        "d200fc27f14c0c21d46f660d9d37cde7bc85bc31bf2b59032d6dd7c4a390c88e",
+        "4428b260d34dcba0c5e2928980d6924aff187546735ddb29f31804eea6b5f637",
     ),
     (
         "modal_inventory_read_capability_active()",
-        "b495fc985255b942c1023fb2b37229f5db36714f0e56990605fbd01c1a1dcc9d",
+        "319bc5b0953a9b00a9210deb51617f8a715fcbebaa6e027a4744dbf37dd1de54",
     ),
 ];
 

@@ -3,7 +3,7 @@
 use super::catalogue::{self, Bound, Contract, Mismatch, Schema, quote, scalar};
 use super::findings;
 use super::model::{self, Kind, Object};
-use super::originals::{self, Serves};
+use super::originals::Serves;
 
 pub struct Line {
     pub schema: String,
@@ -17,7 +17,7 @@ pub struct Line {
 pub fn status(data_schema: Option<&str>) -> Vec<Line> {
     let schemas = match data_schema {
         Some(name) => vec![name.to_owned()],
-        None => originals::every_data_schema(),
+        None => catalogue::every_data_schema(),
     };
     schemas
         .iter()
@@ -67,6 +67,16 @@ fn of_schema(schema: &Schema) -> Vec<Line> {
             state,
             detail,
         ));
+    }
+    for trigger in catalogue::watching(schema) {
+        if !["O", "A"].contains(&trigger.enabled.as_str()) {
+            let detail = "watches nothing; ALTER TABLE ... ENABLE TRIGGER brings it back";
+            lines.push(line(
+                format!("trigger {} on {}", trigger.name, trigger.table),
+                "disabled",
+                Some(detail.to_owned()),
+            ));
+        }
     }
     for function in model::objects(Kind::Function) {
         let present = catalogue::exists(schema, function);
@@ -131,7 +141,7 @@ fn mode(schema: &Schema) -> (&'static str, Option<String>) {
         .count();
     let watched = catalogue::watching(schema)
         .iter()
-        .filter(|(_, name)| name.ends_with("_shadow"))
+        .filter(|trigger| trigger.name.ends_with("_shadow"))
         .count();
     match (native, watched) {
         (0, 0) => ("plpgsql", Some("off: no guard is native".to_owned())),

@@ -4,6 +4,7 @@ mod acting;
 mod attach;
 mod commands;
 mod contract;
+mod drift;
 mod dump;
 mod evidence;
 mod fleet;
@@ -61,6 +62,7 @@ fn main() -> anyhow::Result<()> {
         hazards::trials,
         commands::trials,
         attach::trials,
+        drift::trials,
         shadow::trials,
         live_attach::trials,
         operations::trials,
