@@ -68,6 +68,16 @@ pub fn try_advisory_lock(name: &[u8]) -> bool {
     }
 }
 
+/// Waits until nobody has a relation locked against its readers. Locks nothing, also on a standby.
+pub fn wait_until_readable(relation: pg_sys::Oid) {
+    let mode = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+    // SAFETY: a pair of calls; what has been dropped meanwhile is locked by its number only.
+    unsafe {
+        pg_sys::LockRelationOid(relation, mode);
+        pg_sys::UnlockRelationOid(relation, mode);
+    }
+}
+
 /// Refuses a read-only transaction, as on a standby, with the server's own 25006.
 pub fn require_writable() {
     // SAFETY: reads backend state, and raises with a NUL-terminated name.

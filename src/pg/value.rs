@@ -196,6 +196,7 @@ pub unsafe fn same_attribute(
     unsafe {
         if comparison != Comparison::Image
             && let Some(ty) = super::map::known_type(ty)
+            && (comparison == Comparison::Json || is_binary(collation))
         {
             return equal(ty, collation, a, b);
         }

@@ -705,6 +705,14 @@ pub fn table_owner(schema: &str, name: &str) -> Option<pg_sys::Oid> {
     )
 }
 
+/// The OID of an ordinary table.
+pub fn table_oid(schema: &Schema, name: &str) -> Option<pg_sys::Oid> {
+    scalar(
+        "SELECT c.oid FROM pg_class c WHERE c.relnamespace = $1 AND c.relname = $2 AND c.relkind = 'r'",
+        &[schema.oid.into(), name.into()],
+    )
+}
+
 /// What is wrong with a table of the model that already stands in the schema.
 pub enum Mismatch {
     NotATable,

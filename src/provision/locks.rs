@@ -10,6 +10,7 @@ use super::attach::Step;
 use super::catalogue::{self, Schema, execute, scalar};
 use crate::pg::error::Failure;
 use crate::pg::identity;
+use crate::pg::session;
 use crate::pg::subtransaction;
 
 /// The guarded tables, in the order in which the application locks their rows; then those that no
@@ -79,18 +80,14 @@ pub fn take_turns(deadline: Deadline) {
 /// Waits until the guarded tables can be read, and lets go of them: to write a trigger's WHEN the server reads its
 /// table, and would wait for whoever has locked it.
 pub fn wait_until_readable(schema: &Schema, deadline: Deadline) {
-    let stands = |table: &&&str| catalogue::table_owner(&schema.name, table) == Some(schema.owner);
-    let tables: Vec<&&str> = ORDER.iter().filter(stands).collect();
+    let oid = |table: &&str| catalogue::table_oid(schema, table);
+    let tables: Vec<_> = ORDER.iter().filter_map(oid).collect();
     let read = || {
         for table in &tables {
-            let sql = format!(
-                "LOCK TABLE ONLY {} IN ACCESS SHARE MODE",
-                schema.qualify(table)
-            );
-            within(deadline.left(), || execute(&sql));
+            within(deadline.left(), || session::wait_until_readable(*table));
         }
     };
-    match schema.as_owner(|| subtransaction::observe(read)) {
+    match subtransaction::observe(read) {
         Ok(()) => {}
         Err(error) if is_timeout(subtransaction::sqlstate(&error)) => {
             give_up(schema, deadline.limit)

@@ -14,7 +14,7 @@ use crate::fleet;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let on_originals: [(&str, Body); 13] = [
+    let on_originals: [(&str, Body); 14] = [
         (
             "a table that only has the name of the protocol's is nobody's schema",
             look_alike,
@@ -32,6 +32,10 @@ pub fn trials(server: &Server) -> Vec<Trial> {
             functions_of_another,
         ),
         ("a ledger of another shape is none", ledger_of_another_shape),
+        (
+            "what a grantee passed on is taken from the ledger, and told of elsewhere",
+            passed_on,
+        ),
         ("the comment of a constraint is kept", constraint_comment),
         (
             "watching guards learn to fire always, and are told where disabled",
@@ -265,6 +269,59 @@ fn ledger_of_another_shape(db: &Db) -> Result<()> {
         "ALTER TABLE opengeni_guards_replaced ALTER executors TYPE text[] USING executors::text[]",
     )?;
     switch(&mut owner, "detach('opengeni')")?;
+    Ok(())
+}
+
+fn passed_on(db: &Db) -> Result<()> {
+    extension(db)?;
+    let (mut owner, notices) = fleet::listening(&db.server, OWNER, &db.name)?;
+    let mut stranger = db.session(STRANGER)?;
+    owner.batch_execute(&format!(
+        "SELECT opengeni_guards.attach('opengeni'); GRANT USAGE ON SCHEMA opengeni TO {STRANGER}"
+    ))?;
+    let tables = [
+        "opengeni.opengeni_guards_replaced",
+        "opengeni.sandbox_leases",
+    ];
+    let may_read = |client: &mut Client, table: &str| -> Result<bool> {
+        value(
+            client,
+            "SELECT has_table_privilege($1, $2, 'SELECT')",
+            &[&APP, &table],
+        )
+    };
+    for (call, reads) in [("grant_usage", true), ("revoke_usage", false)] {
+        for table in tables {
+            owner.batch_execute(&format!(
+                "GRANT SELECT ON {table} TO {STRANGER} WITH GRANT OPTION"
+            ))?;
+            stranger.batch_execute(&format!("GRANT SELECT ON {table} TO {APP}"))?;
+        }
+        notices.take();
+        owner.batch_execute(&format!(
+            "SELECT opengeni_guards.{call}('{APP}', 'opengeni')"
+        ))?;
+        let told = notices.take();
+        ensure!(
+            told.len() == 1
+                && told[0].severity() == "WARNING"
+                && [APP, STRANGER, "table opengeni.sandbox_leases"]
+                    .iter()
+                    .all(|word| told[0].message().contains(word)),
+            "{call}: {told:?}"
+        );
+        ensure!(!may_read(&mut owner, tables[0])?, "{call}");
+        // The other's grant is the other's to take back.
+        ensure!(may_read(&mut owner, tables[1])?, "{call}");
+        stranger.batch_execute(&format!("REVOKE SELECT ON {} FROM {APP}", tables[1]))?;
+        let member: bool = value(
+            &mut owner,
+            "SELECT EXISTS (SELECT FROM pg_class c, aclexplode(c.relacl) acl
+               WHERE c.oid = $1::text::regclass AND acl.grantee = $2::text::regrole)",
+            &[&tables[1], &APP],
+        )?;
+        ensure!(member == reads, "{call}");
+    }
     Ok(())
 }
 

@@ -905,7 +905,14 @@ fn nondeterministic_collation(db: &Db) -> Result<()> {
             child_counts(&mut app, &command).with_context(|| format!("COLLATE {cure}"))?;
         }
     }
-    Ok(())
+    // A column of the application's own counts as its collation says, as in any comparison of rows.
+    owner.batch_execute(
+        "ALTER TABLE sandbox_lease_holders ADD COLUMN label text COLLATE loose DEFAULT 'a'",
+    )?;
+    let label =
+        "UPDATE sandbox_lease_holders SET label = $2 WHERE kind = 'process' AND lease_id = $1";
+    accepted(&mut app, label, &[&tenant.lease, &"A"])?;
+    refused(&mut app, label, &[&tenant.lease, &"b"])?.is_by("55000", "process_holder.retained")
 }
 
 fn lease_of_another_tenant(db: &Db) -> Result<()> {

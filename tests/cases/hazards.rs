@@ -196,14 +196,6 @@ fn states(client: &mut impl GenericClient, object: &str) -> Result<Vec<String>> 
     )
 }
 
-fn says(refusal: &Refusal, sqlstate: &str, rule: &str) -> Result<()> {
-    ensure!(
-        refusal.sqlstate == sqlstate && refusal.rule.as_deref() == Some(rule),
-        "expected {sqlstate} {rule}, got {refusal:?}"
-    );
-    Ok(())
-}
-
 /// Commits statements in one transaction; what refused them, at once or at COMMIT.
 fn committed(client: &mut Client, sql: &str) -> Result<Option<Refusal>> {
     let mut transaction = client.transaction()?;
@@ -221,7 +213,7 @@ fn committed(client: &mut Client, sql: &str) -> Result<Option<Refusal>> {
 fn answers(client: &mut Client, sql: &str, expected: Option<(&str, &str)>) -> Result<()> {
     match (committed(client, sql)?, expected) {
         (None, None) => Ok(()),
-        (Some(refusal), Some((sqlstate, rule))) => says(&refusal, sqlstate, rule),
+        (Some(refusal), Some((sqlstate, rule))) => refusal.is_by(sqlstate, rule),
         (None, Some((_, rule))) => Err(anyhow!("accepted, should have been refused by {rule}")),
         (Some(refusal), None) => Err(anyhow!("refused: {refusal:?}")),
     }
@@ -448,11 +440,7 @@ fn speaks_again(db: &Db) -> Result<()> {
     )?;
     match loss.commit() {
         Ok(()) => bail!("a loss beside a warm lease was committed"),
-        Err(error) => says(
-            &Refusal::of(&error)?,
-            "55000",
-            "provider_loss.recovery_truth",
-        )?,
+        Err(error) => Refusal::of(&error)?.is_by("55000", "provider_loss.recovery_truth")?,
     }
     commit(&mut app, &[protocol::lose_provider(&tenant, &command)])
 }

@@ -11,6 +11,7 @@ mod fleet;
 mod grants;
 mod hardening;
 mod hazards;
+mod interrupts;
 mod introspection;
 mod inventory;
 mod live_attach;
@@ -20,6 +21,7 @@ mod members;
 mod operations;
 mod provisioning;
 mod queues;
+mod races;
 mod refusals;
 mod retention;
 mod roles;
@@ -60,6 +62,8 @@ fn main() -> anyhow::Result<()> {
         contract::trials,
         hardening::trials,
         hazards::trials,
+        interrupts::trials,
+        races::trials,
         commands::trials,
         attach::trials,
         drift::trials,

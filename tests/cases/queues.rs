@@ -3,18 +3,17 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use libtest_mimic::Trial;
 use opengeni_guards_harness::server::Server;
-use postgres::error::SqlState;
 use postgres::{Client, GenericClient};
 use uuid::Uuid;
 
-use crate::fleet::{self, Function, READERS, WRITERS};
+use crate::fleet::{self, READERS, WRITERS};
+use crate::interrupts::Canceller;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
@@ -914,72 +913,6 @@ fn wrong_tables(db: &Db) -> Result<()> {
 
 // Interrupts and memory ---------------------------------------------------------------------------------
 
-/// Cancels whatever the backend runs, at any moment while `armed` says so and never when it does not.
-fn cancel_while_armed(db: &Db, pid: i32, armed: &Mutex<bool>, stop: &AtomicBool) -> Result<()> {
-    let mut admin = db.admin()?;
-    let cancel = admin.prepare("SELECT pg_cancel_backend($1)")?;
-    for turn in 0_u64.. {
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        sleep(Duration::from_micros(turn * 370 % 1000));
-        if *armed.lock().unwrap_or_else(PoisonError::into_inner) {
-            admin.execute(&cancel, &[&pid])?;
-        }
-    }
-    Ok(())
-}
-
-fn undone(owner: &mut Client) -> Result<()> {
-    owner.batch_execute("ROLLBACK TO before")?;
-    fleet::closed(owner)
-}
-
-fn is_cancel(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<postgres::Error>()
-        .and_then(postgres::Error::code)
-        .is_some_and(|state| *state == SqlState::QUERY_CANCELED)
-}
-
-/// Calls a function until it was cancelled eight times.
-fn interrupted(owner: &mut Client, function: &Function, armed: &Mutex<bool>) -> Result<()> {
-    let arm = |on| *armed.lock().unwrap_or_else(PoisonError::into_inner) = on;
-    let end = Instant::now() + Duration::from_secs(60);
-    let mut ended = 0;
-    for call in [function.contract(), function.native(SCHEMA)]
-        .iter()
-        .cycle()
-    {
-        // Writes are undone, so that the next call has as much to do.
-        owner.batch_execute("BEGIN; SAVEPOINT before")?;
-        arm(true);
-        let outcome = owner.batch_execute(&format!("SELECT FROM {call}"));
-        arm(false);
-        // A signal on its way may still meet what undoes it, or what looks afterwards.
-        let mut undo = 0;
-        while let Err(error) = undone(owner) {
-            undo += 1;
-            ensure!(undo < 100 && is_cancel(&error), "{call}: {error:?}");
-        }
-        owner.batch_execute("ROLLBACK")?;
-        if let Err(error) = outcome {
-            Refusal::of(&error)?
-                .has_state("57014")
-                .with_context(|| call.clone())?;
-            ended += 1;
-        }
-        if ended == 8 {
-            break;
-        }
-        ensure!(
-            Instant::now() < end,
-            "{call} was cancelled {ended} times in a minute"
-        );
-    }
-    fleet::closed(owner)
-}
-
 fn cancelled(db: &Db) -> Result<()> {
     fleet::tenants(db, SCHEMA, 20)?;
     fleet::processes(db, SCHEMA, 100)?;
@@ -995,20 +928,20 @@ fn cancelled(db: &Db) -> Result<()> {
     )?;
     let mut owner = db.owner()?;
     set(&mut owner, MARKER, "")?;
-    let pid = backend_pid(&mut owner)?;
-    let (armed, stop) = (Mutex::new(false), AtomicBool::new(false));
-    thread::scope(|scope| -> Result<()> {
-        let canceller = scope.spawn(|| cancel_while_armed(db, pid, &armed, &stop));
-        let interrupted = READERS
-            .iter()
-            .chain(WRITERS)
-            .try_for_each(|function| interrupted(&mut owner, function, &armed));
-        stop.store(true, Ordering::Relaxed);
-        canceller
-            .join()
-            .map_err(|_| anyhow!("the canceller panicked"))??;
-        interrupted
-    })?;
+    Canceller::beside(
+        db,
+        &mut owner,
+        Duration::from_millis(1),
+        |owner, canceller| {
+            for function in READERS.iter().chain(WRITERS) {
+                for call in [function.contract(), function.native(SCHEMA)] {
+                    let sql = format!("SELECT FROM {call}");
+                    canceller.interrupt(owner, &sql, 4, &|owner| fleet::closed(owner))?;
+                }
+            }
+            Ok(())
+        },
+    )?;
     // Waiting for a table that somebody has locked.
     let mut other = db.owner()?;
     let mut locking = other.transaction()?;

@@ -398,6 +398,15 @@ impl Refusal {
         })
     }
 
+    /// It is the refusal of this rule, whichever guard's.
+    pub fn is_by(&self, sqlstate: &str, rule: &str) -> Result<()> {
+        ensure!(
+            self.sqlstate == sqlstate && self.rule.as_deref() == Some(rule),
+            "expected {sqlstate} {rule}, got {self:?}"
+        );
+        Ok(())
+    }
+
     /// It is the refusal of this rule, with every field a refusal carries.
     pub fn speaks(&self, rule: &str) -> Result<()> {
         let Some(known) = RULES.iter().find(|known| known.id == rule) else {

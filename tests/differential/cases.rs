@@ -2130,6 +2130,37 @@ fn identity() -> Vec<Case> {
             ],
         ),
         no(
+            "identity: through a cursor",
+            "supervised_command.identity",
+            &[RUNNING],
+            &[
+                "DECLARE c CURSOR FOR SELECT * FROM sandbox_retained_processes WHERE id = $p FOR UPDATE",
+                "FETCH c",
+                "UPDATE sandbox_retained_processes SET lease_epoch = 2 WHERE CURRENT OF c",
+            ],
+        ),
+        no(
+            "identity: deleted through a cursor",
+            "supervised_command.delete_unsettled",
+            &[RUNNING],
+            &[
+                "DECLARE c CURSOR FOR SELECT * FROM sandbox_retained_processes WHERE id = $p",
+                "FETCH c",
+                "DELETE FROM sandbox_retained_processes WHERE CURRENT OF c",
+            ],
+        ),
+        ok(
+            "identity: two writes through a cursor",
+            &[RUNNING],
+            &[
+                "DECLARE c CURSOR FOR SELECT * FROM sandbox_retained_processes WHERE id = $p FOR UPDATE",
+                "FETCH c",
+                "UPDATE sandbox_retained_processes SET reconcile_attempts = 1 WHERE CURRENT OF c",
+                "UPDATE sandbox_retained_processes SET reconcile_attempts = 2 WHERE CURRENT OF c",
+                "CLOSE c",
+            ],
+        ),
+        no(
             "identity: written again, unseen by its trigger",
             rule,
             &["CALL fixture.parent('c')", "-H"],

@@ -6,7 +6,7 @@ use opengeni_guards_harness::server::SUPERUSER;
 use postgres::Client;
 use uuid::Uuid;
 
-use super::{attached, prove, says};
+use super::{attached, prove};
 use crate::attach::switch;
 use crate::fleet::{self, READERS, WRITERS};
 use crate::support::*;
@@ -262,7 +262,7 @@ pub fn identities(db: &Db) -> Result<()> {
                     match (attempt.execute(&release, &[&running.holder()]), expected) {
                         (Ok(0), 0) => {}
                         (Err(error), 1) => {
-                            says(&Refusal::of(&error)?, "55000", "process_holder.retained")?;
+                            Refusal::of(&error)?.is_by("55000", "process_holder.retained")?;
                         }
                         (outcome, _) => bail!("{}: {outcome:?}", context()),
                     }

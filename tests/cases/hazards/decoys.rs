@@ -5,7 +5,7 @@ use opengeni_guards_harness::demo::protocol::{self, Command, Tenant};
 use postgres::Client;
 use uuid::Uuid;
 
-use super::{GUARDED, HISTORY_BAIT, PARENTS, Scene, attached, pty, revision, says};
+use super::{GUARDED, HISTORY_BAIT, PARENTS, Scene, attached, pty, revision};
 use crate::attach::{extension, switch, works};
 use crate::dump;
 use crate::fleet::{self, READERS, WRITERS};
@@ -524,7 +524,7 @@ pub fn decoys(db: &Db) -> Result<()> {
                 (Ok(()), Some((_, rule))) => astray.push(format!("accepted, not {rule}: {sql}")),
                 (Err(error), Some((sqlstate, rule))) => {
                     let refusal = Refusal::of(&error)?;
-                    if says(&refusal, sqlstate, rule).is_err() {
+                    if refusal.is_by(sqlstate, rule).is_err() {
                         astray.push(format!("not {rule}: {refusal:?}: {sql}"));
                     }
                 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::{attached, is_ready, says};
+use super::{attached, is_ready};
 use crate::attach::{create_extension, extension, switch, works};
 use crate::support::*;
 
@@ -210,11 +210,8 @@ pub fn look_alikes_inside(db: &Db) -> Result<()> {
         ] {
             set(&mut transaction, name, &text)?;
         }
-        says(
-            &refused(&mut transaction, touch, &[&command.process])?,
-            "55000",
-            "supervised_command.stdin_child",
-        )?;
+        refused(&mut transaction, touch, &[&command.process])?
+            .is_by("55000", "supervised_command.stdin_child")?;
         transaction
             .batch_execute(&named(sql, SCHEMA, child))
             .with_context(context)?;
@@ -253,11 +250,8 @@ pub fn look_alikes_inside(db: &Db) -> Result<()> {
             context()
         );
         transaction.rollback()?;
-        says(
-            &refused(&mut app, touch, &[&command.process])?,
-            "55000",
-            "supervised_command.stdin_child",
-        )?;
+        refused(&mut app, touch, &[&command.process])?
+            .is_by("55000", "supervised_command.stdin_child")?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     GUARDED, HISTORY_BAIT, PARENTS, Scene, activation, answers, attached, committed, is_ready, pty,
-    revision, says, speaks_again, states,
+    revision, speaks_again, states,
 };
 use crate::attach::switch;
 use crate::fleet::{self, READERS, WRITERS};
@@ -201,9 +201,9 @@ pub fn columns_renamed(db: &Db) -> Result<()> {
         let mut attempt = scene.app.transaction()?;
         match (attempt.batch_execute(&undone), answer) {
             (Ok(()), None) => {}
-            (Err(error), Some((sqlstate, rule))) => {
-                says(&Refusal::of(&error)?, sqlstate, rule).with_context(context)?
-            }
+            (Err(error), Some((sqlstate, rule))) => Refusal::of(&error)?
+                .is_by(sqlstate, rule)
+                .with_context(context)?,
             (answer, _) => bail!("{}: {answer:?}", context()),
         }
         attempt.rollback()?;
@@ -368,7 +368,7 @@ pub fn tables_renamed(db: &Db) -> Result<()> {
         let done = attempt.batch_execute(&format!("{write}; SET CONSTRAINTS ALL IMMEDIATE"));
         match (done, answer) {
             (Ok(()), None) => {}
-            (Err(error), Some((sqlstate, rule))) => says(&Refusal::of(&error)?, sqlstate, rule)?,
+            (Err(error), Some((sqlstate, rule))) => Refusal::of(&error)?.is_by(sqlstate, rule)?,
             (done, _) => bail!("{table}: {write}: {done:?}"),
         }
         attempt.rollback()?;
