@@ -14,7 +14,7 @@ use crate::fleet;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let on_originals: [(&str, Body); 14] = [
+    let on_originals: [(&str, Body); 15] = [
         (
             "a table that only has the name of the protocol's is nobody's schema",
             look_alike,
@@ -38,6 +38,10 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         ),
         ("the comment of a constraint is kept", constraint_comment),
         (
+            "provision does not mind row_security = off",
+            provisioned_without_row_security,
+        ),
+        (
             "watching guards learn to fire always, and are told where disabled",
             watching_always,
         ),
@@ -57,13 +61,17 @@ pub fn trials(server: &Server) -> Vec<Trial> {
             two_originals,
         ),
     ];
-    let provisioned: [(&str, Body); 5] = [
+    let provisioned: [(&str, Body); 6] = [
         (
             "a contract function with a setting more is told and dropped by force",
             altered_without_ledger,
         ),
         ("the database's owner by its other name", database_owner),
         ("row_security = off is the caller's own", row_security),
+        (
+            "a foreign key that is put back looks at every row",
+            rows_without_their_lease,
+        ),
         ("a superuser's tables are told", superuser),
         (
             "an error of the application's own keeps its fields in a sweep",
@@ -794,6 +802,50 @@ fn row_security(db: &Db) -> Result<()> {
     }
     let off: String = value(&mut owner, "SELECT current_setting('row_security')", &[])?;
     ensure!(off == "off", "{off}");
+    Ok(())
+}
+
+fn provisioned_without_row_security(db: &Db) -> Result<()> {
+    extension(db)?;
+    db.supervised()?;
+    for mut client in [db.admin()?, db.owner()?] {
+        client.batch_execute("SET row_security = off; BEGIN")?;
+        let done = switch(&mut client, "provision('opengeni')")?;
+        ensure!(
+            done.iter()
+                .any(|line| line.starts_with("created foreign key sandbox_command_output")),
+            "{done:#?}"
+        );
+        client.batch_execute("ROLLBACK")?;
+    }
+    Ok(())
+}
+
+/// Row-level security is forced on the owner, who sees no row without a tenant's settings.
+fn rows_without_their_lease(db: &Db) -> Result<()> {
+    let (tenant, _) = db.supervised()?;
+    let mut owner = db.owner()?;
+    owner.batch_execute(
+        "ALTER TABLE sandbox_lease_holders DROP CONSTRAINT sandbox_lease_holders_lease_id_fkey",
+    )?;
+    db.plant(
+        "UPDATE sandbox_lease_holders SET lease_id = gen_random_uuid() WHERE lease_id = $1",
+        &[&tenant.lease],
+    )?;
+    let before = snapshot(&mut db.admin()?)?;
+    let provision = "SELECT opengeni_guards.provision('opengeni')";
+    let refusal = refused(&mut owner, provision, &[])?;
+    refusal.has_state("23503")?;
+    ensure!(
+        refusal.table.as_deref() == Some("sandbox_lease_holders"),
+        "{refusal:?}"
+    );
+    same(&before, &snapshot(&mut db.admin()?)?)?;
+    db.plant(
+        "UPDATE sandbox_lease_holders SET lease_id = $1",
+        &[&tenant.lease],
+    )?;
+    owner.batch_execute(provision)?;
     Ok(())
 }
 
