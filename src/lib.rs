@@ -21,6 +21,7 @@ mod surface;
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     pg::capability::init();
+    pg::chain::init();
     pg::invalidation::init();
     pg::settings::init();
     pg::shadow::init();

@@ -288,8 +288,13 @@ mod opengeni_guards {
     }
 
     /// Where every name is the server's own, and its errors stay as they are.
-    fn acting<R>(body: impl FnOnce() -> R) -> R {
+    fn looking<R>(body: impl FnOnce() -> R) -> R {
         fields::kept(|| pinned(body))
+    }
+
+    /// The same for what changes something.
+    fn changing<R>(body: impl FnOnce() -> R) -> R {
+        fields::kept(|| provision::locks::in_our_words(|| pinned(body)))
     }
 
     /// Creates what is missing of the data model in a schema and binds the guards.
@@ -307,9 +312,11 @@ mod opengeni_guards {
     > {
         let owner = owner.map(|name| name.0);
         TableIterator::new(
-            acting(move || provision::create::provision(data_schema.as_deref(), owner.as_deref()))
-                .into_iter()
-                .map(|line| (line.object, line.action.to_owned(), line.note)),
+            changing(move || {
+                provision::create::provision(data_schema.as_deref(), owner.as_deref())
+            })
+            .into_iter()
+            .map(|line| (line.object, line.action.to_owned(), line.note)),
         )
     }
 
@@ -333,7 +340,7 @@ mod opengeni_guards {
             .filter(|microseconds| *microseconds > 0)
             .map(Duration::from_micros);
         TableIterator::new(
-            acting(move || {
+            changing(move || {
                 provision::attach::attach(
                     data_schema.as_deref(),
                     mode.as_deref(),
@@ -360,7 +367,7 @@ mod opengeni_guards {
         ),
     > {
         TableIterator::new(
-            acting(move || provision::attach::detach(data_schema.as_deref(), force))
+            changing(move || provision::attach::detach(data_schema.as_deref(), force))
                 .into_iter()
                 .map(|line| (line.object, line.action.to_owned(), line.note)),
         )
@@ -382,7 +389,7 @@ mod opengeni_guards {
         ),
     > {
         TableIterator::new(
-            acting(move || provision::findings::shadow_report(data_schema.as_deref()))
+            looking(move || provision::findings::shadow_report(data_schema.as_deref()))
                 .into_iter()
                 .map(|w| (w.rule, w.object, w.refusals, w.first, w.last)),
         )
@@ -403,21 +410,21 @@ mod opengeni_guards {
     /// Whether every guard of a schema is native and fires.
     #[pg_extern(volatile, parallel_unsafe)]
     fn ready(data_schema: Option<String>) -> bool {
-        acting(move || provision::status::ready(data_schema.as_deref()))
+        looking(move || provision::status::ready(data_schema.as_deref()))
     }
 
     /// Gives an application role exactly the privileges it needs.
     #[pg_extern(volatile, parallel_unsafe)]
     fn grant_usage(role_name: Option<Name>, data_schema: default!(Option<String>, "'public'")) {
         let role = role_name.map(|name| name.0);
-        acting(move || provision::grants::grant_usage(role.as_deref(), data_schema.as_deref()));
+        changing(move || provision::grants::grant_usage(role.as_deref(), data_schema.as_deref()));
     }
 
     /// Takes an application role's privileges away.
     #[pg_extern(volatile, parallel_unsafe)]
     fn revoke_usage(role_name: Option<Name>, data_schema: default!(Option<String>, "'public'")) {
         let role = role_name.map(|name| name.0);
-        acting(move || provision::grants::revoke_usage(role.as_deref(), data_schema.as_deref()));
+        changing(move || provision::grants::revoke_usage(role.as_deref(), data_schema.as_deref()));
     }
 
     /// How the guards of a schema stand; of every schema that holds the protocol's tables for NULL.
@@ -434,7 +441,7 @@ mod opengeni_guards {
         ),
     > {
         TableIterator::new(
-            acting(move || provision::status::status(data_schema.as_deref()))
+            looking(move || provision::status::status(data_schema.as_deref()))
                 .into_iter()
                 .map(|line| (line.schema, line.object, line.state.to_owned(), line.detail)),
         )
@@ -635,7 +642,7 @@ mod opengeni_guards {
         ),
     > {
         TableIterator::new(
-            acting(|| provision::fences::install(data_schema))
+            changing(|| provision::fences::install(data_schema))
                 .into_iter()
                 .map(|line| (line.object, line.action.to_owned(), line.note)),
         )

@@ -90,23 +90,36 @@ pub fn activation(event: &Event<'_>) -> Verdict {
 
 /// `workspace_instruction_policy_reject_mutation`: BEFORE UPDATE, DELETE of revisions and events.
 ///
-/// A cascade deletes children from a trigger of the parent, once the parent is gone; both have to be so.
+/// A cascade deletes children from a trigger of the parent, once the parent is gone; both have to be so. An account
+/// takes its workspaces along, sooner or later; the history of a workspace that is another account's stays.
 pub fn reject_mutation(event: &Event<'_>) -> Verdict {
     if event.operation() == Operation::Delete && session::trigger_depth() > 1 {
         let old = event.before::<PolicyHistory>();
-        let workspace = old.uuid(PolicyHistory::WorkspaceId);
         let account = old.uuid(PolicyHistory::AccountId);
-        if workspace.is_some_and(|id| is_gone(event, HistoryWorkspace::Id, id))
-            || account.is_some_and(|id| is_gone(event, HistoryAccount::Id, id))
-        {
+        let mut owner = None;
+        let Some(id) = old.uuid(PolicyHistory::WorkspaceId) else {
+            return refuse(Rule::PolicyImmutable, &["workspace_id"]);
+        };
+        let (near, workspace) = (event.relation(), [(HistoryWorkspace::Id, Key::Uuid(id))]);
+        let stands = probe::exists(&near, &workspace, |row| {
+            owner = row.uuid(HistoryWorkspace::AccountId).copied();
+            true
+        });
+        let goes = match stands {
+            false => !probe::has_moved(&near, &workspace),
+            true => {
+                account.is_some_and(|id| owner.as_ref() == Some(id) && account_is_gone(event, id))
+            }
+        };
+        if goes {
             return Ok(());
         }
     }
     refuse(Rule::PolicyImmutable, &["workspace_id"])
 }
 
-/// Whether the row with this id has been deleted: one that was given another id is still there.
-fn is_gone<T: Table>(event: &Event<'_>, column: T, id: &[u8; 16]) -> bool {
-    let (near, keys) = (event.relation(), [(column, Key::Uuid(id))]);
+/// Whether the account has been deleted: one that was given another id is still there.
+fn account_is_gone(event: &Event<'_>, id: &[u8; 16]) -> bool {
+    let (near, keys) = (event.relation(), [(HistoryAccount::Id, Key::Uuid(id))]);
     !probe::exists(&near, &keys, |_| true) && !probe::has_moved(&near, &keys)
 }

@@ -1,9 +1,94 @@
 //! Following a tuple's own update chain within the current transaction.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use pgrx::pg_sys;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
+use super::invalidation;
 use super::trigger::Final;
+
+/// What this transaction did to a version of a tuple.
+pub enum Fate {
+    Left,
+    Deleted,
+    /// The version that it wrote instead.
+    Updated(pg_sys::ItemPointerData),
+}
+
+/// What became of the version in `slot`, whose place is `tid`.
+///
+/// # Safety
+/// The slot holds a tuple of a heap, pinned until the slot is reused.
+pub unsafe fn fate(tid: &pg_sys::ItemPointerData, slot: *mut pg_sys::TupleTableSlot) -> Fate {
+    // SAFETY: by contract; a heap's slots hold a heap tuple.
+    unsafe {
+        let tuple = (*slot.cast::<pg_sys::BufferHeapTupleTableSlot>())
+            .base
+            .tuple;
+        let header = (*tuple).t_data;
+        if !updated_by_us(header) {
+            return Fate::Left;
+        }
+        let next = (*header).t_ctid;
+        match same_tid(&next, tid) {
+            true => Fate::Deleted,
+            false => Fate::Updated(next),
+        }
+    }
+}
+
+/// Where walks ended, by the version that each went on to first. Every version of a tuple may have an event, and would
+/// walk to the end of the chain: in the order of the versions, it finds the end of the one before.
+struct Ends {
+    /// Of the relations' storage.
+    epoch: u64,
+    ends: BTreeMap<(u32, Place), pg_sys::ItemPointerData>,
+}
+
+/// A tuple's place, as it can be compared.
+type Place = (u16, u16, u16);
+
+/// More rows than that are not written several times each in many transactions.
+const MOST_ENDS: usize = 1024;
+
+thread_local! {
+    static ENDS: RefCell<Ends> = const { RefCell::new(Ends { epoch: 0, ends: BTreeMap::new() }) };
+}
+
+impl Ends {
+    fn take(
+        relation: pg_sys::Oid,
+        tid: &pg_sys::ItemPointerData,
+    ) -> Option<pg_sys::ItemPointerData> {
+        ENDS.with_borrow_mut(|known| {
+            if known.epoch != invalidation::epoch() {
+                known.ends.clear();
+            }
+            known.ends.remove(&(relation.to_u32(), place(tid)))
+        })
+    }
+
+    fn put(relation: pg_sys::Oid, next: &pg_sys::ItemPointerData, end: pg_sys::ItemPointerData) {
+        ENDS.with_borrow_mut(|known| {
+            let epoch = invalidation::epoch();
+            if known.epoch != epoch || known.ends.len() == MOST_ENDS {
+                known.ends.clear();
+                known.epoch = epoch;
+            }
+            known.ends.insert((relation.to_u32(), place(next)), end);
+        });
+    }
+
+    fn forget() {
+        ENDS.with_borrow_mut(|known| known.ends.clear());
+    }
+}
+
+fn place(tid: &pg_sys::ItemPointerData) -> Place {
+    (tid.ip_blkid.bi_hi, tid.ip_blkid.bi_lo, tid.ip_posid)
+}
 
 /// Leaves the last version of the tuple that this transaction made in `slot`, and says what became of it.
 /// Where the transaction deleted it, the slot holds the version that was deleted.
@@ -15,31 +100,67 @@ pub unsafe fn follow(
     mut tid: pg_sys::ItemPointerData,
     slot: *mut pg_sys::TupleTableSlot,
 ) -> Final {
-    let mut fate = Final::Current;
-    // SAFETY: by contract; a heap's slots hold a heap tuple, pinned until the slot is reused.
+    // SAFETY: by contract.
     unsafe {
+        let oid = (*relation).rd_id;
+        let mut second = None;
         while fetch(relation, &mut tid, slot) {
-            let tuple = (*slot.cast::<pg_sys::BufferHeapTupleTableSlot>())
-                .base
-                .tuple;
-            let header = (*tuple).t_data;
-            if !updated_by_us(header) {
-                return fate;
+            match fate(&tid, slot) {
+                Fate::Left => break,
+                Fate::Deleted => return Final::Deleted,
+                Fate::Updated(next) => {
+                    let known = match second {
+                        None => Ends::take(oid, &tid),
+                        Some(_) => None,
+                    };
+                    second.get_or_insert(next);
+                    tid = known.unwrap_or(next);
+                }
             }
-            let next = (*header).t_ctid;
-            if same_tid(&next, &tid) {
-                return Final::Deleted;
+        }
+        match second {
+            None => Final::Current,
+            Some(second) => {
+                Ends::put(oid, &second, tid);
+                Final::Replaced
             }
-            tid = next;
-            fate = Final::Replaced;
         }
     }
-    fate
 }
 
+unsafe extern "C-unwind" fn on_transaction(
+    _event: pg_sys::XactEvent::Type,
+    _arg: *mut std::ffi::c_void,
+) {
+    Ends::forget();
+}
+
+unsafe extern "C-unwind" fn on_subtransaction(
+    event: pg_sys::SubXactEvent::Type,
+    _subtransaction: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _arg: *mut std::ffi::c_void,
+) {
+    // What it wrote is no part of the chain any more.
+    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+        Ends::forget();
+    }
+}
+
+/// Registers the callbacks; once per backend, when the library is loaded.
+pub fn init() {
+    // SAFETY: the callbacks neither raise nor call back, as those of an abort must not.
+    unsafe {
+        pg_sys::RegisterXactCallback(Some(on_transaction), std::ptr::null_mut());
+        pg_sys::RegisterSubXactCallback(Some(on_subtransaction), std::ptr::null_mut());
+    }
+}
+
+/// Leaves a version in `slot`; false where there is none.
+///
 /// # Safety
 /// As for [`follow`].
-unsafe fn fetch(
+pub unsafe fn fetch(
     relation: pg_sys::Relation,
     tid: &mut pg_sys::ItemPointerData,
     slot: *mut pg_sys::TupleTableSlot,
@@ -79,6 +200,5 @@ unsafe fn updated_by_us(header: pg_sys::HeapTupleHeader) -> bool {
 }
 
 fn same_tid(a: &pg_sys::ItemPointerData, b: &pg_sys::ItemPointerData) -> bool {
-    (a.ip_blkid.bi_hi, a.ip_blkid.bi_lo, a.ip_posid)
-        == (b.ip_blkid.bi_hi, b.ip_blkid.bi_lo, b.ip_posid)
+    place(a) == place(b)
 }

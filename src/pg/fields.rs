@@ -4,8 +4,7 @@
 //! detail, hint and an SQLSTATE that it knows. Table, constraint, context and an SQLSTATE of somebody's own are lost,
 //! so a copy is kept from where the error is reported, and raised instead.
 
-use std::cell::Cell;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::AssertUnwindSafe;
 
 use pgrx::pg_sys::panic::CaughtError;
@@ -20,24 +19,35 @@ unsafe extern "C-unwind" {
     fn raw_throw(error: *mut pg_sys::ErrorData);
 }
 
-thread_local! {
-    /// The last error that was reported, in the memory of the call that keeps it.
-    static LAST: Cell<*mut pg_sys::ErrorData> = const { Cell::new(std::ptr::null_mut()) };
+/// How many errors are remembered: one that is raised again, by RAISE without more, was reported before those that its
+/// handler met.
+const MOST: usize = 8;
+
+/// The last errors that were reported.
+struct Reported {
+    /// Where their copies are: the call's memory, which is not reset within it.
+    memory: pg_sys::MemoryContext,
+    copies: [*mut pg_sys::ErrorData; MOST],
+    next: usize,
 }
 
 /// Runs `body`; an error of the server that ends it is raised as it was reported. `body` owns whatever has to be
 /// dropped: its caller's frames are jumped past.
 pub fn kept<R>(body: impl FnOnce() -> R) -> R {
-    // SAFETY: the callback's frame outlives its place on the stack of callbacks: that is put back below, or by the
-    // handler that an error jumps to. The copy lives in the memory of the call, which is not reset within it.
+    // SAFETY: callback and copies outlive their place on the stack of callbacks: that is put back below, or by the
+    // handler that an error jumps to.
     unsafe {
+        let mut reported = Reported {
+            memory: pg_sys::CurrentMemoryContext,
+            copies: [std::ptr::null_mut(); MOST],
+            next: 0,
+        };
         let mut callback = pg_sys::ErrorContextCallback {
             previous: pg_sys::error_context_stack,
             callback: Some(keep),
-            arg: pg_sys::CurrentMemoryContext.cast(),
+            arg: (&raw mut reported).cast(),
         };
         pg_sys::error_context_stack = &raw mut callback;
-        let outer = LAST.replace(std::ptr::null_mut());
         let body = AssertUnwindSafe(body);
         let result = PgTryBuilder::new(|| {
             let body = body;
@@ -46,48 +56,64 @@ pub fn kept<R>(body: impl FnOnce() -> R) -> R {
         .catch_others(|error| Err(Box::new(error)))
         .execute();
         pg_sys::error_context_stack = callback.previous;
-        let last = LAST.replace(outer);
-        match result {
-            Ok(answer) => answer,
-            Err(error) if is_the_same(last, &error) => {
+        let error = match result {
+            Ok(answer) => return answer,
+            Err(error) => error,
+        };
+        let newest_first =
+            (1..=MOST).map(|back| reported.copies[(reported.next + MOST - back) % MOST]);
+        match newest_first
+            .into_iter()
+            .find(|copy| is_copy_of(*copy, &error))
+        {
+            Some(copy) => {
                 drop(error);
-                raw_throw(last);
+                raw_throw(copy);
                 unreachable!("an ERROR was reported and came back")
             }
-            Err(error) => error.rethrow(),
+            None => error.rethrow(),
         }
     }
 }
 
-/// Whether this is what was reported last: what Rust raises itself is reported at the entry only.
+/// Whether this is what the error was reported as. What Rust raises itself is reported at the entry only.
 ///
 /// # Safety
-/// `last` is NULL or a copy in memory that is still there.
-unsafe fn is_the_same(last: *mut pg_sys::ErrorData, error: &CaughtError) -> bool {
-    // SAFETY: by contract; a message is NUL-terminated.
+/// `copy` is NULL or one of the server's.
+unsafe fn is_copy_of(copy: *mut pg_sys::ErrorData, error: &CaughtError) -> bool {
+    // SAFETY: by contract; texts are NULL or NUL-terminated.
     unsafe {
-        !last.is_null()
-            && !(*last).message.is_null()
-            && CStr::from_ptr((*last).message).to_string_lossy() == subtransaction::message(error)
+        let text = |text: *const c_char| {
+            (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        };
+        let report = subtransaction::report(error);
+        !copy.is_null()
+            && PgSqlErrorCode::from((*copy).sqlerrcode) as i32 == report.sql_error_code() as i32
+            && text((*copy).message).as_deref() == Some(report.message())
+            && text((*copy).detail).as_deref() == report.detail()
+            && text((*copy).hint).as_deref() == report.hint()
     }
 }
 
 /// Called by the server for whatever it reports while its callback is on the stack.
-unsafe extern "C-unwind" fn keep(memory: *mut c_void) {
-    // SAFETY: the server calls this within a report; `memory` is the context that `kept` was called in. To copy takes
-    // memory, which is not asked for where it has run out.
+unsafe extern "C-unwind" fn keep(reported: *mut c_void) {
+    // SAFETY: the server calls this within a report, with what `kept` gave it. To copy takes memory, which is not asked
+    // for where it has run out.
     unsafe {
-        let state = geterrcode();
-        let success_or_warning = state & 0xfff == 0 || state & 0xfff == 1 << 6;
-        if success_or_warning || state == PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as c_int {
+        if geterrcode() == PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as c_int {
             return;
         }
+        let reported = &mut *reported.cast::<Reported>();
         let before = pg_sys::CurrentMemoryContext;
-        pg_sys::CurrentMemoryContext = memory.cast();
-        let copy = pg_sys::CopyErrorData();
-        pg_sys::CurrentMemoryContext = before;
+        pg_sys::CurrentMemoryContext = reported.memory;
+        let mut copy = pg_sys::CopyErrorData();
         if (*copy).elevel >= pgrx::PgLogLevel::ERROR as c_int {
-            LAST.set(copy);
+            std::mem::swap(&mut copy, &mut reported.copies[reported.next]);
+            reported.next = (reported.next + 1) % MOST;
         }
+        if !copy.is_null() {
+            pg_sys::FreeErrorData(copy);
+        }
+        pg_sys::CurrentMemoryContext = before;
     }
 }

@@ -85,7 +85,8 @@ pub fn any_refers<T: Table>(near: &Relation<'_>, columns: &[T], id: &[u8; 16]) -
     })
 }
 
-/// Whether this transaction has given a row of `T` that had these keys other ones, and left it there.
+/// Whether this transaction has given a row of `T` that had these keys other ones, and left it there; not where it has
+/// deleted one that had them.
 pub fn has_moved<T: Table>(near: &Relation<'_>, keys: &[(T, Key<'_>)]) -> bool {
     Probe::open(near, keys, None).finds_moved()
 }
@@ -210,17 +211,30 @@ impl<T: Table> Probe<'_, T> {
         unsafe {
             direct::CommandCounterIncrement();
             let version = direct::table_slot_create(self.table, std::ptr::null_mut());
-            let last = direct::table_slot_create(self.table, std::ptr::null_mut());
+            let other = direct::table_slot_create(self.table, std::ptr::null_mut());
             let map = map::of::<T>(self.table);
             let any = &raw mut pg_sys::SnapshotAnyData;
             let cursor = Cursor::open(self.table, &map, any, self.keys);
-            while !found && cursor.next(version) {
-                let row = Row::<T>::mapped(map, version);
-                found = has_keys(&row, self.keys)
-                    && chain::follow(self.table, (*version).tts_tid, last) == Final::Replaced;
+            while cursor.next(version) {
+                if !has_keys(&Row::<T>::mapped(map, version), self.keys) {
+                    continue;
+                }
+                match chain::fate(&(*version).tts_tid, version) {
+                    chain::Fate::Left => {}
+                    // Whoever had the keys before and after it, one that had them was deleted.
+                    chain::Fate::Deleted => {
+                        found = false;
+                        break;
+                    }
+                    chain::Fate::Updated(mut next) => {
+                        found |= chain::fetch(self.table, &mut next, other)
+                            && !has_keys(&Row::<T>::mapped(map, other), self.keys)
+                            && chain::follow(self.table, next, other) != Final::Deleted;
+                    }
+                }
             }
             cursor.close();
-            direct::ExecDropSingleTupleTableSlot(last);
+            direct::ExecDropSingleTupleTableSlot(other);
             direct::ExecDropSingleTupleTableSlot(version);
             direct::relation_close(self.table, pg_sys::NoLock as pg_sys::LOCKMODE);
         }

@@ -1,6 +1,7 @@
 //! The session and its transaction.
 
 use std::ffi::CStr;
+use std::time::Duration;
 
 use pgrx::pg_sys;
 
@@ -76,6 +77,30 @@ pub fn wait_until_readable(relation: pg_sys::Oid) {
         pg_sys::LockRelationOid(relation, mode);
         pg_sys::UnlockRelationOid(relation, mode);
     }
+}
+
+/// Waits for whoever else changes a schema of this database through us, to the end of the transaction: schemas share
+/// the contract's. What comes after sees what they did. Nobody but the extension's owner can lock it otherwise.
+pub fn take_turns() {
+    require_writable();
+    // SAFETY: a look-up by name; the lock is on the extension's own catalogue row.
+    unsafe {
+        let extension = pg_sys::get_extension_oid(c"opengeni_guards".as_ptr(), true);
+        pg_sys::LockDatabaseObject(
+            pg_sys::ExtensionRelationId,
+            extension,
+            0,
+            pg_sys::ExclusiveLock as pg_sys::LOCKMODE,
+        );
+    }
+}
+
+/// The session's own limit for waiting for a lock, if it has one.
+pub fn lock_timeout() -> Option<Duration> {
+    // SAFETY: reads backend state.
+    let milliseconds = unsafe { pg_sys::LockTimeout };
+    let milliseconds = u64::try_from(milliseconds).ok().filter(|ms| *ms > 0)?;
+    Some(Duration::from_millis(milliseconds))
 }
 
 /// Refuses a read-only transaction, as on a standby, with the server's own 25006.

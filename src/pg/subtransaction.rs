@@ -54,7 +54,8 @@ fn run<R>(body: impl FnOnce() -> R, end: End) -> Result<R, Box<CaughtError>> {
     }
 }
 
-fn report(error: &CaughtError) -> &ErrorReportWithLevel {
+/// What an error that was caught was reported with.
+pub fn report(error: &CaughtError) -> &ErrorReportWithLevel {
     match error {
         CaughtError::PostgresError(report)
         | CaughtError::ErrorReport(report)

@@ -9,6 +9,7 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::direct;
 use super::error::Failure;
+use super::fields;
 use super::jsonb::Document;
 use super::row::Comparison;
 use crate::protocol::tables::Type;
@@ -228,7 +229,13 @@ unsafe fn same_by_operator(
             )
             .raise();
         }
-        pg_sys::FunctionCall2Coll(&mut (*entry).eq_opr_finfo, collation, a, b).value() != 0
+        let mut frame = Frame::new(&raw mut (*entry).eq_opr_finfo, collation, &[a, b]);
+        let equal = match (*entry).eq_opr_finfo.fn_addr {
+            Some(function) => function(&raw mut frame.base),
+            None => pg_sys::Datum::null(),
+        };
+        // As the server compares records: what is not known to be equal differs.
+        !frame.base.isnull && equal.value() != 0
     }
 }
 
@@ -237,17 +244,19 @@ unsafe fn same_by_operator(
 unsafe fn same_as_json(ty: pg_sys::Oid, a: pg_sys::Datum, b: pg_sys::Datum) -> bool {
     // SAFETY: by contract.
     let arguments = unsafe { [DatumWithOid::new(a, ty), DatumWithOid::new(b, ty)] };
-    Spi::connect(|client| {
-        client
-            .select(
-                "SELECT pg_catalog.to_jsonb($1) OPERATOR(pg_catalog.=) pg_catalog.to_jsonb($2)",
-                None,
-                &arguments,
-            )?
-            .first()
-            .get_one::<bool>()
-    })
-    .unwrap_or_else(|error| {
+    let same = || {
+        Spi::connect(|client| {
+            client
+                .select(
+                    "SELECT pg_catalog.to_jsonb($1) OPERATOR(pg_catalog.=) pg_catalog.to_jsonb($2)",
+                    None,
+                    &arguments,
+                )?
+                .first()
+                .get_one::<bool>()
+        })
+    };
+    fields::kept(same).unwrap_or_else(|error| {
         Failure::new(
             PgSqlErrorCode::ERRCODE_EXTERNAL_ROUTINE_EXCEPTION,
             error.to_string(),

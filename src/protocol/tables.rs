@@ -543,6 +543,7 @@ view! {
     /// The workspace that history belongs to.
     HistoryWorkspace, "workspace_instruction_policy_reject_mutation" reads "workspaces" {
         Id "id" Uuid,
+        AccountId "account_id" Uuid,
     }
 }
 

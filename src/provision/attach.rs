@@ -132,8 +132,7 @@ pub fn enforce(schema: &Schema) -> Vec<Line> {
 }
 
 /// What that will change as things stand.
-pub fn enforcing(schema: &Schema) -> Vec<Step> {
-    let deadline = Deadline::after(LIMIT);
+pub fn enforcing(schema: &Schema, deadline: Deadline) -> Vec<Step> {
     locks::wait_until_readable(schema, deadline);
     locks::within(deadline.left(), || planned(schema, ENFORCED))
 }
@@ -233,7 +232,7 @@ fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> 
             }
         }
     };
-    run_pending_checks(schema);
+    run_pending_checks(schema, deadline);
     schema.as_owner(|| {
         locks::within(deadline.left(), || {
             // Dropped in the end, when the tables are locked and nothing may be waited for.
@@ -286,7 +285,11 @@ fn pending_checks(schema: &Schema, by_themselves: bool) -> Vec<String> {
     rows(
         "SELECT DISTINCT k.conname::text FROM pg_constraint k
           WHERE k.connamespace = $1 AND k.contype = 't' AND k.condeferrable AND (k.condeferred OR NOT $3)
-            AND k.conname = ANY ($2) ORDER BY 1",
+            AND k.conname = ANY ($2)
+            -- SET CONSTRAINTS takes a name for every constraint of the schema that has it.
+            AND NOT ($3 AND EXISTS (SELECT FROM pg_constraint other WHERE other.connamespace = $1
+                                       AND other.conname = k.conname AND NOT other.condeferrable))
+          ORDER BY 1",
         &[schema.oid.into(), names.into(), by_themselves.into()],
         |row| row.get::<String>(1),
     )
@@ -296,8 +299,9 @@ fn pending_checks(schema: &Schema, by_themselves: bool) -> Vec<String> {
     .collect()
 }
 
-pub fn run_pending_checks(schema: &Schema) {
-    run_pending(&pending_checks(schema, false), "IMMEDIATE");
+pub fn run_pending_checks(schema: &Schema, deadline: Deadline) {
+    let checks = pending_checks(schema, false);
+    locks::within(deadline.left(), || run_pending(&checks, "IMMEDIATE"));
 }
 
 /// As the caller: the pending checks are of the caller's own statements.
@@ -629,8 +633,7 @@ fn replace_functions(schema: &Schema, policies: bool) -> Vec<Step> {
 
 /// Whether nobody can say which of several schemas a function without a schema of its own works on.
 fn ambiguous(schema: &Schema, function: &Object) -> bool {
-    let other = |name: &String| *name != schema.name;
-    function.sql.contains("{data_schema}") && catalogue::data_schemas().iter().any(other)
+    function.sql.contains("{data_schema}") && !catalogue::other_data_schemas(schema).is_empty()
 }
 
 fn may_not_replace(schema: &Schema, function: &Object, contract: &Contract) -> Option<String> {
@@ -726,6 +729,11 @@ fn going_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
         let Some(found) = catalogue::bound(schema, trigger.table, trigger.name) else {
             continue;
         };
+        if found.function == status::native(trigger) && found.arguments {
+            let note = format!("altered: {}", found.definition);
+            steps.push(Step::none(object, "left", Some(note)));
+            continue;
+        }
         if found.function != status::native(trigger) {
             let action = match status::is_original(schema, trigger, &found) {
                 true => "present",

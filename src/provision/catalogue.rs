@@ -8,7 +8,6 @@ use super::model::{self, Kind, Object};
 use super::originals::{self, Serves};
 use crate::pg::error::Failure;
 use crate::pg::identity;
-use crate::pg::session;
 
 /// The table by which a data schema is known.
 pub const PROCESSES: &str = "sandbox_retained_processes";
@@ -212,14 +211,6 @@ fn internal(error: &pgrx::spi::Error) -> ! {
     .raise()
 }
 
-/// Waits for whoever else changes a schema of this database through us, to the end of the transaction: schemas share
-/// the contract's. What comes after sees what they did.
-pub fn take_turns() {
-    const OURS: i64 = 0x6f67_6472;
-    session::require_writable();
-    execute(&format!("SELECT pg_advisory_xact_lock({OURS})"));
-}
-
 /// Whether an object of the model stands in the schema, under its name.
 pub fn exists(schema: &Schema, object: &Object) -> bool {
     let sql = match object.kind {
@@ -284,6 +275,28 @@ pub fn unmet(schema: &Schema, object: &Object) -> Option<String> {
     model::asked_by(object)
         .find(|function| !exists(schema, function))
         .map(|function| format!("there is no {} yet", schema.quoted_signature(function)))
+}
+
+/// Whether the policy that stands under this name asks the function that the model's does.
+pub fn asks(schema: &Schema, policy: &Object) -> bool {
+    let asked = model::asked_by(policy).map(|function| schema.signature(function));
+    scalar::<bool>(
+        "SELECT EXISTS (
+           SELECT FROM pg_policy p
+             JOIN pg_class c ON c.oid = p.polrelid
+             JOIN pg_depend d ON d.classid = 'pg_policy'::regclass AND d.objid = p.oid
+              AND d.refclassid = 'pg_proc'::regclass
+             JOIN pg_proc f ON f.oid = d.refobjid
+             JOIN pg_namespace n ON n.oid = f.pronamespace
+            WHERE c.relnamespace = $1 AND c.relname = $2 AND p.polname = $3
+              AND concat(n.nspname, '.', f.proname, '(', oidvectortypes(f.proargtypes), ')') = ANY ($4))",
+        &[
+            schema.oid.into(),
+            policy.table.into(),
+            policy.name.into(),
+            asked.collect::<Vec<String>>().into(),
+        ],
+    ) == Some(true)
 }
 
 /// The owner of a function, by `schema.name(types)`.
@@ -441,14 +454,20 @@ pub fn grantees(schema: &str, table: &str) -> Vec<String> {
     .collect()
 }
 
-/// What of the protocol's tables and functions a role may use because somebody else than the owner said so, and who
-/// did: only they can revoke it.
+/// What of the protocol's schemas, tables, sequences and functions a role, or everybody, may use because somebody else
+/// than the owner said so, and who did: only they can revoke it.
 pub fn granted_by_others(schema: &Schema, role: &str) -> Vec<(String, String)> {
-    let tables = model::objects(Kind::Table).map(|table| table.name.to_owned());
+    let of = |kind| model::objects(kind).map(|object| object.name.to_owned());
+    let tables = of(Kind::Table).chain(of(Kind::Sequence));
     let found = rows(
         "SELECT DISTINCT granted.object, g.rolname::text
            FROM (
-             SELECT format('table %I.%I', $2, c.relname), c.relowner, acl.grantee, acl.grantor
+             SELECT format('schema %I', n.nspname), n.nspowner, acl.grantee, acl.grantor
+               FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) acl
+              WHERE n.nspname IN ($2, 'opengeni_private')
+             UNION ALL
+             SELECT format('%s %I.%I', CASE c.relkind WHEN 'S' THEN 'sequence' ELSE 'table' END, $2, c.relname),
+                    c.relowner, acl.grantee, acl.grantor
                FROM pg_class c CROSS JOIN LATERAL (
                  SELECT * FROM aclexplode(c.relacl)
                  UNION ALL
@@ -460,9 +479,9 @@ pub fn granted_by_others(schema: &Schema, role: &str) -> Vec<(String, String)> {
                FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace CROSS JOIN aclexplode(p.proacl) acl
               WHERE n.nspname = 'opengeni_private'
            ) granted (object, owner, grantee, grantor)
-           JOIN pg_roles r ON r.oid = granted.grantee AND r.rolname = $4
+           LEFT JOIN pg_roles r ON r.oid = granted.grantee
            JOIN pg_roles g ON g.oid = granted.grantor
-          WHERE granted.grantor <> granted.owner
+          WHERE granted.grantor <> granted.owner AND (granted.grantee = 0 OR r.rolname = $4)
           ORDER BY 1, 2",
         &[
             schema.oid.into(),
@@ -502,10 +521,12 @@ pub fn may_create_in(role: pg_sys::Oid, schema: &str) -> bool {
     ) == Some(true)
 }
 
-/// Whether any relation stands under a name.
+/// Whether any relation, or a type as each has one, stands under a name.
 pub fn stands(schema: &Schema, name: &str) -> bool {
     scalar::<bool>(
-        "SELECT true FROM pg_class c WHERE c.relnamespace = $1 AND c.relname = $2",
+        "SELECT true FROM pg_class c WHERE c.relnamespace = $1 AND c.relname = $2
+         UNION ALL
+         SELECT true FROM pg_type t WHERE t.typnamespace = $1 AND t.typname = $2",
         &[schema.oid.into(), name.into()],
     ) == Some(true)
 }
@@ -597,6 +618,7 @@ pub fn watching(schema: &Schema) -> Vec<Watching> {
            JOIN pg_proc p ON p.oid = t.tgfoid
            JOIN pg_namespace n ON n.oid = p.pronamespace
           WHERE c.relnamespace = $1 AND c.relkind = 'r' AND NOT t.tgisinternal AND n.nspname = 'opengeni_guards'
+            AND (right(t.tgname, 7) = '_shadow' OR t.tgname = 'opengeni_guards_shadow_log')
             AND (p.proname = 'record_shadow_refusals' OR t.tgnargs = 1 AND t.tgargs = decode('736861646f7700', 'hex'))
           ORDER BY 1, 2",
         &[schema.oid.into()],
@@ -647,10 +669,21 @@ pub fn every_data_schema() -> Vec<String> {
     schemas
 }
 
-/// The data schemas but for this one.
-fn other_data_schemas(schema: &Schema) -> Vec<String> {
-    let other = |name: &String| *name != schema.name;
-    data_schemas().into_iter().filter(other).collect()
+/// The other data schemas that share the contract's functions. Anybody may copy the tables: those count whose owner may
+/// use the contract's schema.
+pub fn other_data_schemas(schema: &Schema) -> Vec<String> {
+    let shares = |name: &String| {
+        scalar::<bool>(
+            "SELECT has_schema_privilege(c.relowner, p.oid, 'USAGE')
+               FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, pg_namespace p
+              WHERE n.nspname = $1 AND c.relname = $2 AND p.nspname = 'opengeni_private'",
+            &[name.as_str().into(), PROCESSES.into()],
+        ) == Some(true)
+    };
+    data_schemas()
+        .into_iter()
+        .filter(|name| *name != schema.name && shares(name))
+        .collect()
 }
 
 /// Whether the process table of another schema has native guards.
@@ -681,7 +714,7 @@ pub fn schema_owner(name: &str) -> Option<pg_sys::Oid> {
     )
 }
 
-/// Whether a role may read the process table of another schema.
+/// Whether a role may read the process table of another schema of the contract's.
 pub fn uses_another_schema(schema: &Schema, role: &str) -> bool {
     scalar::<bool>(
         "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -703,6 +736,15 @@ pub fn table_owner(schema: &str, name: &str) -> Option<pg_sys::Oid> {
             AND c.relkind = 'r'",
         &[schema.into(), name.into()],
     )
+}
+
+/// Whether the owner of the tables may read one of them.
+pub fn may_read(schema: &Schema, table: &str) -> bool {
+    scalar::<bool>(
+        "SELECT has_schema_privilege($1, c.relnamespace, 'USAGE') AND has_table_privilege($1, c.oid, 'SELECT')
+           FROM pg_class c WHERE c.relnamespace = $2 AND c.relname = $3",
+        &[schema.owner.into(), schema.oid.into(), table.into()],
+    ) == Some(true)
 }
 
 /// The OID of an ordinary table.

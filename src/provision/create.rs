@@ -29,7 +29,7 @@ pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
         };
     }
     schema.require_owner();
-    locks::take_turns(Deadline::after(locks::TURN));
+    locks::take_turns(Deadline::of_a_turn());
     if scalar::<bool>(
         "SELECT r.rolsuper FROM pg_roles r WHERE r.oid = $1",
         &[schema.owner.into()],
@@ -90,7 +90,8 @@ fn merge(lines: &mut Vec<Line>, attached: Vec<Line>) {
 /// Locks the tables that stand there and have to change, all or none, as `attach` does: while one of them is
 /// waited for, the application waits for no other. Whether there was any.
 fn lock_tables(schema: &Schema) -> bool {
-    let mut steps = attach::enforcing(schema);
+    let deadline = Deadline::after(attach::LIMIT);
+    let mut steps = attach::enforcing(schema, deadline);
     for kind in Kind::OF_TABLES {
         let missing = |object: &&Object| {
             !catalogue::exists(schema, object) && catalogue::unmet(schema, object).is_none()
@@ -108,8 +109,8 @@ fn lock_tables(schema: &Schema) -> bool {
     let stands = |table: &str| catalogue::table_owner(&schema.name, table).is_some();
     steps.retain(|step| !step.sql.is_empty() && step.table.is_some_and(stands));
     if !steps.is_empty() {
-        attach::run_pending_checks(schema);
-        schema.as_owner(|| locks::lock(schema, &steps, Deadline::after(attach::LIMIT)));
+        attach::run_pending_checks(schema, deadline);
+        schema.as_owner(|| locks::lock(schema, &steps, deadline));
     }
     !steps.is_empty()
 }

@@ -35,7 +35,7 @@ pub fn install(data_schema: Option<&str>) -> Vec<Line> {
 /// it is raised where nothing of ours is alive.
 fn try_install(data_schema: Option<&str>) -> Result<Vec<Line>, (&'static CStr, Fenced)> {
     let schema = Schema::find(data_schema);
-    locks::take_turns(Deadline::after(locks::TURN));
+    locks::take_turns(Deadline::of_a_turn());
     let path = format!("{}, pg_temp", quote(&schema.name));
     let mut changes = Vec::new();
     for fenced in [Fenced::Enrollment, Fenced::Workspace] {

@@ -139,6 +139,11 @@ fn of_rows(schema: &Schema) -> Vec<Finding> {
     if !readable || !may_act {
         return Vec::new();
     }
+    if !catalogue::may_read(schema, TABLE) {
+        let owner = catalogue::role_name(schema.owner);
+        let detail = format!("{owner} may not read them: whether they are sound is unknown");
+        return vec![(format!("rows of {TABLE}"), "unreadable", detail)];
+    }
     let table = schema.qualify(TABLE);
     let count = |condition: &str| {
         let sql = format!("SELECT count(*) FROM ONLY {table} AS process WHERE {condition}");

@@ -42,7 +42,7 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
     };
     let schema = Schema::find(data_schema);
     schema.require_owner();
-    locks::take_turns(Deadline::after(locks::TURN));
+    locks::take_turns(Deadline::of_a_turn());
     if identity::may_become(role(role_name), schema.owner) || role_name == catalogue::DATABASE_OWNER
     {
         Failure::new(
@@ -73,6 +73,12 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
                     statements.push(format!("REVOKE ALL ON SCHEMA {quoted} FROM {role} CASCADE"));
                     if grant {
                         statements.push(format!("GRANT USAGE ON SCHEMA {quoted} TO {role}"));
+                    }
+                    if grant && name == PRIVATE {
+                        // Nobody puts functions of their own beside those that every policy asks.
+                        statements.push(format!(
+                            "REVOKE CREATE ON SCHEMA {quoted} FROM PUBLIC CASCADE"
+                        ));
                     }
                 }
                 Some(owner) => warning!(
@@ -121,7 +127,7 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
     });
     for (object, grantor) in identity::pinned(|| catalogue::granted_by_others(&schema, role_name)) {
         warning!(
-            "role {role} still has privileges on {object} that {grantor} granted and has to revoke"
+            "role {role}, or everybody, still has privileges on {object} that {grantor} granted and has to revoke"
         );
     }
 }

@@ -355,7 +355,9 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
                 sql.extend(grant(schema, function, executors, may_grant));
                 sql.push(forget(schema, function.name));
                 capability_returns |= !function.is_private();
-                steps.push(step(object, "restored", sql));
+                let mut step = step(object, "restored", sql);
+                step.line.note = without(executors);
+                steps.push(step);
             }
             Some(_) if ours => {
                 capability_goes |= !function.is_private();
@@ -400,7 +402,7 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
         let known = kept.get(&key);
         let was_ours = known.is_some_and(|kept| kept.definition.is_none());
         let mut sql: Vec<String> = known.iter().map(|_| forget(schema, &key)).collect();
-        let drop = stands && (was_ours || capability_goes);
+        let drop = stands && (was_ours || capability_goes) && catalogue::asks(schema, policy);
         let comes_back = !stands && table.is_some() && (known.is_some() || capability_returns);
         let mut change = if drop {
             sql.push(format!(
@@ -427,6 +429,13 @@ pub fn put_back(schema: &Schema, force: bool) -> (Vec<Step>, Vec<String>) {
         }
     }
     (steps, gone)
+}
+
+/// Who cannot be given back what they had.
+fn without(executors: &[String]) -> Option<String> {
+    let gone = |role: &&String| !catalogue::is_grantee(role);
+    let gone: Vec<&str> = executors.iter().filter(gone).map(String::as_str).collect();
+    (!gone.is_empty()).then(|| format!("there is no role {} any more", gone.join(", ")))
 }
 
 /// Whose a function is that the tables' owner can neither replace nor drop.

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
+use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
-use pgrx::PgSqlErrorCode;
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::{PgSqlErrorCode, PgTryBuilder};
 
 use super::attach::Step;
 use super::catalogue::{self, Schema, execute, scalar};
@@ -33,7 +35,7 @@ const LONGEST: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long whoever does not say waits for its turn: nothing is locked by then.
-pub const TURN: Duration = Duration::from_secs(60);
+const TURN: Duration = Duration::from_secs(60);
 
 /// How long a call waits for locks, all its waits together.
 #[derive(Clone, Copy)]
@@ -50,15 +52,56 @@ impl Deadline {
         }
     }
 
+    /// A minute, or as long as the session waits for locks, whichever is shorter.
+    pub fn of_a_turn() -> Deadline {
+        Deadline::after(session::lock_timeout().unwrap_or(TURN).min(TURN))
+    }
+
     pub fn left(self) -> Duration {
         remaining(self.end)
     }
 }
 
+/// Runs what changes a schema, and says in our words what the server says of a lock that was not to be had in time and
+/// of a row of its catalogues that somebody else changed.
+pub fn in_our_words<R>(body: impl FnOnce() -> R) -> R {
+    let body = AssertUnwindSafe(body);
+    PgTryBuilder::new(|| {
+        let body = body;
+        (body.0)()
+    })
+    .catch_others(|error| {
+        let CaughtError::PostgresError(report) = &error else {
+            error.rethrow()
+        };
+        let said = report.message().to_owned();
+        let concurrent = said.starts_with("tuple concurrently ");
+        let failure = match report.sql_error_code() {
+            PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => Failure::new(
+                PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+                "another session has locked what has to be changed",
+            )
+            .hint("pg_locks shows who; try again once its transaction has ended."),
+            PgSqlErrorCode::ERRCODE_INTERNAL_ERROR if concurrent => Failure::new(
+                PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,
+                "another session has changed meanwhile what has to be changed",
+            )
+            .hint("Try again."),
+            _ => error.rethrow(),
+        };
+        failure
+            .detail(format!(
+                "The server says: {said}. Nothing has been changed."
+            ))
+            .raise()
+    })
+    .execute()
+}
+
 /// Waits for whoever else changes a schema through us.
 pub fn take_turns(deadline: Deadline) {
     let turn = subtransaction::attempt(|| {
-        within(deadline.left(), catalogue::take_turns);
+        within(deadline.left(), session::take_turns);
     });
     if let Err(error) = turn {
         match is_timeout(subtransaction::sqlstate(&error)) {
@@ -70,7 +113,7 @@ pub fn take_turns(deadline: Deadline) {
                 ),
             )
             .detail("Nothing has been changed.")
-            .hint("pg_locks shows who holds the advisory lock; try again once its transaction has ended.")
+            .hint("pg_locks shows who has locked the extension (classid pg_extension); try again once its transaction has ended.")
             .raise(),
             false => error.rethrow(),
         }

@@ -8,7 +8,7 @@ pub mod fences;
 pub mod findings;
 pub mod grants;
 mod ledger;
-mod locks;
+pub mod locks;
 pub mod model;
 mod originals;
 pub mod status;

@@ -12,6 +12,8 @@ use super::model::{self, Kind, Object};
 pub struct Source {
     language: String,
     definer: bool,
+    /// Only a superuser can put such a one back.
+    leakproof: bool,
     volatility: String,
     settings: String,
     /// With names and defaults: what differs in them cannot be replaced.
@@ -34,7 +36,7 @@ pub fn source(signature: &str) -> Option<Source> {
     rows(
         "SELECT l.lanname::text, p.prosecdef, p.provolatile::text,
                 coalesce(array_to_string(p.proconfig, ','), ''), pg_get_function_arguments(p.oid),
-                pg_get_function_result(p.oid), p.prosrc
+                pg_get_function_result(p.oid), p.prosrc, p.proleakproof
            FROM pg_proc p
            JOIN pg_namespace n ON n.oid = p.pronamespace
            JOIN pg_language l ON l.oid = p.prolang
@@ -50,6 +52,7 @@ pub fn source(signature: &str) -> Option<Source> {
                 arguments: row.get::<String>(5)?.unwrap_or_default(),
                 result: row.get::<String>(6)?.unwrap_or_default(),
                 body: row.get::<String>(7)?.unwrap_or_default(),
+                leakproof: row.get::<bool>(8)? == Some(true),
             })
         },
     )
@@ -64,6 +67,9 @@ pub fn recognise(schema: &Schema, function: &Object, source: &Source) -> Option<
         .iter()
         .filter(|(signature, _)| *signature == function.name);
     let known: Vec<&str> = known.map(|(_, hash)| *hash).collect();
+    if source.leakproof {
+        return None;
+    }
     let mut names = vec![schema.name.clone()];
     names.extend(
         catalogue::data_schemas()

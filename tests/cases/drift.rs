@@ -9,12 +9,12 @@ use opengeni_guards_harness::demo::protocol::{self, Command};
 use opengeni_guards_harness::server::{SUPERUSER, Server};
 use postgres::Client;
 
-use crate::attach::{create_extension, extension, switch};
+use crate::attach::{create_extension, extension, switch, works};
 use crate::fleet;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let on_originals: [(&str, Body); 15] = [
+    let on_originals: [(&str, Body); 22] = [
         (
             "a table that only has the name of the protocol's is nobody's schema",
             look_alike,
@@ -56,6 +56,34 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         ),
         ("CREATE EXTENSION waits no longer either", waits_on_create),
         ("event triggers do not run with more rights", event_triggers),
+        (
+            "an error that is raised again is the one that it was",
+            raised_again,
+        ),
+        (
+            "a stranger's copy of the tables decides nothing for others",
+            strangers_copy,
+        ),
+        (
+            "a pending check that waits is waited for no longer than asked",
+            waiting_check,
+        ),
+        (
+            "a constraint of a check's name on another table is in nobody's way",
+            same_name,
+        ),
+        (
+            "what somebody grants meanwhile is told in words of ours",
+            granted_meanwhile,
+        ),
+        (
+            "what cannot be put back is left, or told",
+            not_to_be_put_back,
+        ),
+        (
+            "a native guard with an argument is somebody else's",
+            with_argument,
+        ),
         (
             "two schemas that came with their originals, served in turn",
             two_originals,
@@ -538,7 +566,7 @@ fn waits(db: &Db) -> Result<()> {
     refusal.has_state("55P03")?;
     refusal.names(&[
         "another call still changes a schema of this database after 300 ms",
-        "advisory lock",
+        "locked the extension",
     ])?;
     ensure!(
         started.elapsed() < Duration::from_secs(3),
@@ -617,6 +645,314 @@ fn event_triggers(db: &Db) -> Result<()> {
         "{refusal:?}"
     );
     same(&before, &snapshot(&mut admin)?)
+}
+
+/// Has a superuser's event trigger say this at each CREATE TRIGGER.
+fn frozen(admin: &mut Client, body: &str) -> Result<()> {
+    admin.batch_execute(&format!(
+        "DROP FUNCTION IF EXISTS opengeni.frozen() CASCADE;
+         CREATE FUNCTION opengeni.frozen() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$;
+         CREATE EVENT TRIGGER frozen ON ddl_command_end WHEN tag IN ('CREATE TRIGGER') EXECUTE FUNCTION opengeni.frozen()"
+    ))?;
+    Ok(())
+}
+
+fn raised_again(db: &Db) -> Result<()> {
+    extension(db)?;
+    let mut admin = db.admin()?;
+    for inner in [
+        "RAISE 'inner' USING ERRCODE = 'OG002'",
+        // It says the same, but for what else it says.
+        "RAISE 'outer' USING ERRCODE = 'OG001', DETAIL = 'other', CONSTRAINT = 'other'",
+        "RAISE WARNING 'outer' USING ERRCODE = 'OG001', DETAIL = 'd', HINT = 'h', CONSTRAINT = 'other'",
+        "PERFORM 1 / 0",
+    ] {
+        frozen(
+            &mut admin,
+            &format!(
+                "RAISE 'outer' USING ERRCODE = 'OG001', DETAIL = 'd', HINT = 'h', TABLE = 't', CONSTRAINT = 'c';
+                 EXCEPTION WHEN OTHERS THEN
+                   BEGIN {inner}; EXCEPTION WHEN OTHERS THEN NULL; END;
+                   RAISE;"
+            ),
+        )?;
+        let refusal = refused(&mut admin, "SELECT opengeni_guards.attach('opengeni')", &[])?;
+        ensure!(
+            refusal.sqlstate == "OG001"
+                && refusal.message == "outer"
+                && refusal.detail.as_deref() == Some("d")
+                && refusal.table.as_deref() == Some("t")
+                && refusal.rule.as_deref() == Some("c"),
+            "{inner}: {refusal:?}"
+        );
+    }
+    // A state of a warning's class is an error's all the same.
+    frozen(
+        &mut admin,
+        "RAISE 'odd' USING ERRCODE = '01ABC', CONSTRAINT = 'c';",
+    )?;
+    refused(&mut admin, "SELECT opengeni_guards.attach('opengeni')", &[])?.is_by("01ABC", "c")
+}
+
+fn strangers_copy(db: &Db) -> Result<()> {
+    extension(db)?;
+    let mut admin = db.admin()?;
+    admin.batch_execute(&format!(
+        "CREATE SCHEMA copy AUTHORIZATION {STRANGER};
+         CREATE TABLE copy.sandbox_retained_processes (LIKE opengeni.sandbox_retained_processes);
+         ALTER TABLE copy.sandbox_retained_processes OWNER TO {STRANGER};
+         REVOKE ALL ON copy.sandbox_retained_processes FROM {STRANGER};
+         REVOKE USAGE ON SCHEMA opengeni_private FROM PUBLIC;
+         GRANT CREATE ON SCHEMA opengeni_private TO PUBLIC"
+    ))?;
+    // Whoever cannot read it says so, and goes on.
+    let seen = lines(
+        &mut admin,
+        "SELECT data_schema || ': ' || object FROM opengeni_guards.status() WHERE state = 'unreadable'",
+        &[],
+    )?;
+    ensure!(
+        seen == ["copy: rows of sandbox_retained_processes"],
+        "{seen:?}"
+    );
+    admin.batch_execute(
+        "GRANT USAGE ON SCHEMA copy TO PUBLIC; GRANT SELECT ON copy.sandbox_retained_processes TO PUBLIC",
+    )?;
+    let mut owner = db.owner()?;
+    let done = switch(&mut owner, "attach('opengeni')")?;
+    ensure!(
+        !done.iter().any(|line| line.starts_with("left ")),
+        "{done:#?}"
+    );
+    owner.batch_execute(&format!(
+        "SELECT opengeni_guards.grant_usage('{APP}', '{SCHEMA}')"
+    ))?;
+    let acl = |client: &mut Client| {
+        lines(
+            client,
+            "SELECT acl.privilege_type || ' ' || coalesce(r.rolname, 'PUBLIC') FROM pg_namespace n
+               CROSS JOIN aclexplode(n.nspacl) acl LEFT JOIN pg_roles r ON r.oid = acl.grantee
+              WHERE n.nspname = 'opengeni_private' AND (acl.grantee = 0 OR r.rolname = $1)",
+            &[&APP],
+        )
+    };
+    let granted = acl(&mut owner)?;
+    ensure!(granted == [format!("USAGE {APP}")], "{granted:?}");
+    owner.batch_execute(&format!(
+        "SELECT opengeni_guards.revoke_usage('{APP}', '{SCHEMA}')"
+    ))?;
+    let granted = acl(&mut owner)?;
+    ensure!(granted.is_empty(), "{granted:?}");
+    let done = switch(&mut owner, "detach('opengeni')")?;
+    ensure!(
+        done.iter()
+            .any(|line| line.starts_with("restored ") && line.contains("warming_reset")),
+        "{done:#?}"
+    );
+    // Neither does a lock of the stranger's hold anybody up: that of advisory numbers is everybody's.
+    let mut stranger = db.session(STRANGER)?;
+    stranger.batch_execute("SELECT pg_advisory_lock(x'6f676472'::bigint)")?;
+    // A type stands under a table's name as well as a table does.
+    owner.batch_execute("CREATE TYPE opengeni_guards_replaced AS ENUM ('a')")?;
+    let done = switch(&mut owner, "attach('opengeni', lock_timeout => '1s')")?;
+    ensure!(
+        done.iter()
+            .filter(|line| line.starts_with("left function"))
+            .count()
+            == 14
+            && done
+                .iter()
+                .filter(|line| line.starts_with("rebound "))
+                .count()
+                == 21,
+        "{done:#?}"
+    );
+    Ok(())
+}
+
+fn waiting_check(db: &Db) -> Result<()> {
+    let tenant = db.tenant()?;
+    extension(db)?;
+    let mut admin = db.admin()?;
+    admin.batch_execute(
+        "CREATE TABLE public.held AS SELECT 1 AS id;
+         CREATE OR REPLACE FUNCTION opengeni_private.validate_sandbox_checkpoint_refs() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN PERFORM 1 FROM public.held FOR SHARE; RETURN NULL; END $$",
+    )?;
+    let mut holder = db.admin()?;
+    let mut held = holder.transaction()?;
+    held.batch_execute("UPDATE public.held SET id = 2")?;
+    for call in [
+        "attach('opengeni', lock_timeout => '500ms')",
+        "provision('opengeni')",
+    ] {
+        let mut transaction = admin.transaction()?;
+        transaction.batch_execute("SET LOCAL opengeni.sandbox_recovery_protocol_v2 = '1'")?;
+        accepted(
+            &mut transaction,
+            "UPDATE sandbox_leases SET backend = backend WHERE id = $1",
+            &[&tenant.lease],
+        )?;
+        let started = std::time::Instant::now();
+        let refusal = refused(
+            &mut transaction,
+            &format!("SELECT opengeni_guards.{call}"),
+            &[],
+        )?;
+        refusal.has_state("55P03").context(call)?;
+        refusal.names(&["Nothing has been changed", "pg_locks"])?;
+        ensure!(
+            started.elapsed() < Duration::from_secs(7),
+            "{call}: {:?}",
+            started.elapsed()
+        );
+        transaction.rollback()?;
+    }
+    held.rollback()?;
+    switch(&mut admin, "attach('opengeni')")?;
+    Ok(())
+}
+
+fn same_name(db: &Db) -> Result<()> {
+    extension(db)?;
+    let mut owner = db.owner()?;
+    owner.batch_execute(
+        "CREATE TABLE other (x int CONSTRAINT sandbox_checkpoint_refs_guard CHECK (x > 0),
+           CONSTRAINT sandbox_retained_processes_identity_v2 UNIQUE (x) DEFERRABLE)",
+    )?;
+    for call in [
+        "attach('opengeni')",
+        "detach('opengeni')",
+        "provision('opengeni')",
+    ] {
+        switch(&mut owner, call).context(call)?;
+    }
+    works(db, true)
+}
+
+fn granted_meanwhile(db: &Db) -> Result<()> {
+    extension(db)?;
+    let mut owner = db.owner()?;
+    let mut holder = db.owner()?;
+    for (holds, call) in [
+        (
+            "GRANT EXECUTE ON FUNCTION opengeni_private.sandbox_rotation_backlog() TO og_cases_stranger",
+            "attach('opengeni', lock_timeout => '20s')",
+        ),
+        (
+            "GRANT SELECT ON opengeni.sandbox_leases TO og_cases_stranger",
+            "grant_usage('og_cases_app', 'opengeni')",
+        ),
+    ] {
+        let before = snapshot(&mut db.admin()?)?;
+        for commits in [true, false] {
+            let mut held = holder.transaction()?;
+            held.batch_execute(holds)?;
+            let sql = format!("SELECT opengeni_guards.{call}");
+            let refusal = thread::scope(|scope| -> Result<Refusal> {
+                let mut caller = db.owner()?;
+                if !commits {
+                    caller.batch_execute("SET lock_timeout = '300ms'")?;
+                }
+                let pid = backend_pid(&mut caller)?;
+                let sql = match commits {
+                    true => sql.clone(),
+                    false => sql.replace("20s", "300ms"),
+                };
+                let calling = scope.spawn(move || refused(&mut caller, &sql, &[]));
+                if commits {
+                    wait_for_lock(&mut db.admin()?, pid)?;
+                    held.commit()?;
+                    calling.join().map_err(|_| anyhow!("panicked"))?
+                } else {
+                    let refusal = calling.join().map_err(|_| anyhow!("panicked"))?;
+                    held.rollback()?;
+                    refusal
+                }
+            })
+            .with_context(|| format!("{call}: {commits}"))?;
+            refusal
+                .has_state(if commits { "55006" } else { "55P03" })
+                .with_context(|| format!("{call}: {commits}"))?;
+            refusal.names(&["Nothing has been changed", "gain"])?;
+            if commits {
+                owner.batch_execute(&holds.replace("GRANT", "REVOKE").replace(" TO ", " FROM "))?;
+            }
+        }
+        same(&before, &snapshot(&mut db.admin()?)?)?;
+    }
+    Ok(())
+}
+
+fn not_to_be_put_back(db: &Db) -> Result<()> {
+    extension(db)?;
+    let mut admin = db.admin()?;
+    let mut owner = db.owner()?;
+    // Only a superuser could.
+    let backlog = "FUNCTION opengeni_private.sandbox_rotation_backlog()";
+    admin.batch_execute(&format!("ALTER {backlog} LEAKPROOF"))?;
+    let done = switch(&mut owner, "attach('opengeni')")?;
+    ensure!(
+        done.iter()
+            .any(|line| line.starts_with(&format!("left function {}", &backlog[9..]))),
+        "{done:#?}"
+    );
+    switch(&mut owner, "detach('opengeni')")?;
+    admin.batch_execute(&format!("ALTER {backlog} NOT LEAKPROOF"))?;
+    // A role that has another name by then.
+    admin.batch_execute(&format!(
+        "DROP ROLE IF EXISTS og_cases_renamed, og_cases_was; CREATE ROLE og_cases_was;
+         GRANT EXECUTE ON {backlog} TO og_cases_was"
+    ))?;
+    switch(&mut owner, "attach('opengeni')")?;
+    admin.batch_execute("ALTER ROLE og_cases_was RENAME TO og_cases_renamed")?;
+    let done = switch(&mut owner, "detach('opengeni')")?;
+    ensure!(
+        done.iter()
+            .any(|line| line.contains("sandbox_rotation_backlog")
+                && line.contains("there is no role og_cases_was")),
+        "{done:#?}"
+    );
+    admin.batch_execute("DROP OWNED BY og_cases_renamed; DROP ROLE og_cases_renamed")?;
+    // A policy of the contract's name that asks something else is not ours to drop.
+    owner.batch_execute(
+        "DROP POLICY modal_inventory_owner_read ON sandbox_leases;
+         DROP FUNCTION opengeni.modal_inventory_read_capability_active();
+         CREATE POLICY modal_inventory_owner_read ON sandbox_leases FOR SELECT USING (backend = 'mine')",
+    )?;
+    let policy = "SELECT pg_get_expr(p.polqual, p.polrelid) FROM pg_policy p WHERE p.polname = 'modal_inventory_owner_read'";
+    let before = lines(&mut owner, policy, &[])?;
+    switch(&mut owner, "attach('opengeni')")?;
+    switch(&mut owner, "detach('opengeni')")?;
+    let after = lines(&mut owner, policy, &[])?;
+    ensure!(before == after && before.len() == 1, "{before:?} {after:?}");
+    Ok(())
+}
+
+fn with_argument(db: &Db) -> Result<()> {
+    extension(db)?;
+    let mut owner = db.owner()?;
+    for argument in ["shadow", "x"] {
+        switch(&mut owner, "attach('opengeni')")?;
+        owner.batch_execute(&format!(
+            "CREATE OR REPLACE TRIGGER supervised_command_guard BEFORE INSERT OR DELETE OR UPDATE ON sandbox_retained_processes
+               FOR EACH ROW EXECUTE FUNCTION opengeni_guards.supervised_command_guard('{argument}')"
+        ))?;
+        for call in ["attach('opengeni')", "detach('opengeni')"] {
+            let done = switch(&mut owner, call)?;
+            let said: Vec<&String> = done
+                .iter()
+                .filter(|line| line.contains("trigger supervised_command_guard "))
+                .collect();
+            ensure!(
+                matches!(&said[..], [line] if line.starts_with("left ") && line.contains("altered")),
+                "{call}: {said:?}"
+            );
+        }
+        owner
+            .batch_execute("DROP TRIGGER supervised_command_guard ON sandbox_retained_processes")?;
+    }
+    Ok(())
 }
 
 fn own_error(db: &Db) -> Result<()> {

@@ -2319,6 +2319,16 @@ fn ptys() -> Vec<Case> {
             &["CALL diff.pty('c')", "-Y"],
         ),
         no(
+            "pty written often, and wrongly in the end",
+            rule,
+            &[RUNNING],
+            &[
+                "CALL diff.pty('c')",
+                "DO $x$ BEGIN FOR i IN 1..300 LOOP UPDATE sandbox_pty_sessions SET cols = i WHERE id = $y; END LOOP; END $x$",
+                "Y: lease_epoch = 7",
+            ],
+        ),
+        no(
             "pty written again, unseen by its trigger",
             rule,
             &[EXITED],
@@ -2964,6 +2974,40 @@ fn accounts() -> Vec<Case> {
             "instruction_policy.immutable",
             &[history],
             &[table, eraser, bound, moved_account],
+        )
+        .by_superuser(),
+        no(
+            "D7: the history of a workspace that is another account's by now stays",
+            "instruction_policy.immutable",
+            &[history],
+            &[
+                "INSERT INTO managed_accounts (id, name) VALUES ($new, 'b')",
+                "UPDATE workspaces SET account_id = $new WHERE id = fixture.id('workspace','c')",
+                gone,
+            ],
+        )
+        .by_superuser(),
+        ok(
+            "D7: a workspace with history goes whose id another had before",
+            &["su DO $x$ BEGIN
+                INSERT INTO managed_accounts (id, name) VALUES (fixture.id('account','c'), 'a');
+                INSERT INTO workspaces (id, account_id, name) VALUES (fixture.id('workspace','c'), fixture.id('account','c'), 'w');
+              END $x$"],
+            &[
+                "UPDATE workspaces SET id = $new WHERE id = fixture.id('workspace','c')",
+                "INSERT INTO workspaces (id, account_id, name) VALUES (fixture.id('workspace','c'), fixture.id('account','c'), 'w')",
+                "CALL diff.revision('c', '1', jsonb_build_object('account_id', fixture.id('account','c'), 'workspace_id', fixture.id('workspace','c')))",
+                "DELETE FROM workspaces WHERE id = fixture.id('workspace','c')",
+            ],
+        )
+        .by_superuser(),
+        ok(
+            "D7: a workspace with history goes that was written often",
+            &[history],
+            &[
+                "DO $x$ BEGIN FOR i IN 1..300 LOOP UPDATE workspaces SET name = i::text WHERE id = fixture.id('workspace','c'); END LOOP; END $x$",
+                "DELETE FROM workspaces WHERE id = fixture.id('workspace','c')",
+            ],
         )
         .by_superuser(),
         differs(

@@ -78,6 +78,7 @@ pub fn checked_at_commit(db: &Db) -> Result<()> {
     let delete = format!("DELETE FROM sandbox_retained_processes WHERE id = '{process}';");
     app.batch_execute("CREATE TEMP TABLE copy AS SELECT * FROM sandbox_retained_processes")?;
     let insert = "INSERT INTO sandbox_retained_processes SELECT * FROM copy;";
+    let immediate = "SET CONSTRAINTS ALL IMMEDIATE;";
     for (steps, expected) in [
         (format!("{bad} SAVEPOINT s; {good} ROLLBACK TO s"), identity),
         (
@@ -95,6 +96,21 @@ pub fn checked_at_commit(db: &Db) -> Result<()> {
         (
             format!("SAVEPOINT s; {bad} SAVEPOINT t; {good} RELEASE t; ROLLBACK TO s; {bad}"),
             identity,
+        ),
+        // Checked and found well before that was taken back.
+        (
+            format!("{bad} SAVEPOINT s; {good} {immediate} ROLLBACK TO s"),
+            identity,
+        ),
+        (
+            format!("{touch} {bad} SAVEPOINT s; {touch} {good} {immediate} ROLLBACK TO s; {touch}"),
+            identity,
+        ),
+        (
+            format!(
+                "{bad} SAVEPOINT s; {good} {immediate} ROLLBACK TO s; {touch} {good} {immediate}"
+            ),
+            None,
         ),
         (format!("{bad} {good}"), None),
         (format!("{bad} {delete} {insert}"), identity),
