@@ -119,6 +119,11 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         ),
         case(
             server,
+            "hardening: a column of a type of the application's own is compared as the type says",
+            types_of_the_applications,
+        ),
+        case(
+            server,
             "hardening: a nondeterministic collation on a column that a guard reads is refused",
             nondeterministic_collation,
         ),
@@ -913,6 +918,45 @@ fn nondeterministic_collation(db: &Db) -> Result<()> {
         "UPDATE sandbox_lease_holders SET label = $2 WHERE kind = 'process' AND lease_id = $1";
     accepted(&mut app, label, &[&tenant.lease, &"A"])?;
     refused(&mut app, label, &[&tenant.lease, &"b"])?.is_by("55000", "process_holder.retained")
+}
+
+fn types_of_the_applications(db: &Db) -> Result<()> {
+    let (tenant, command, child) = with_child(db)?;
+    db.admin()?.batch_execute(
+        "CREATE TYPE mood AS ENUM ('a', 'b');
+         CREATE FUNCTION mood_equal(mood, mood) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT NULL::boolean';
+         CREATE FUNCTION mood_order(mood, mood) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 0';
+         CREATE OPERATOR === (LEFTARG = mood, RIGHTARG = mood, FUNCTION = mood_equal);
+         CREATE OPERATOR CLASS mood_ops DEFAULT FOR TYPE mood USING btree AS OPERATOR 3 ===, FUNCTION 1 mood_order(mood, mood);
+         ALTER TABLE sandbox_lease_holders ADD COLUMN mood mood DEFAULT 'a';
+         CREATE TYPE price AS ENUM ('1', '2');
+         CREATE FUNCTION price_json(price) RETURNS json LANGUAGE plpgsql AS
+           $$ BEGIN RAISE 'no price' USING ERRCODE = 'OG007', CONSTRAINT = 'c', TABLE = 't'; END $$;
+         CREATE CAST (price AS json) WITH FUNCTION price_json(price);
+         ALTER TABLE sandbox_workspace_mutation_admissions ADD COLUMN price price DEFAULT '1'",
+    )?;
+    let mut app = db.app(&tenant)?;
+    // What is not known to be equal differs.
+    refused(
+        &mut app,
+        "UPDATE sandbox_lease_holders SET mood = 'b' WHERE kind = 'process' AND lease_id = $1",
+        &[&tenant.lease],
+    )?
+    .is_by("55000", "process_holder.retained")?;
+    accepted(
+        &mut app,
+        "UPDATE sandbox_lease_holders SET mood = 'a' WHERE kind = 'process' AND lease_id = $1",
+        &[&tenant.lease],
+    )?;
+    // An error of the type's own keeps its fields.
+    let refusal = refused(
+        &mut app,
+        "UPDATE sandbox_workspace_mutation_admissions SET price = '2' WHERE id = $1",
+        &[&child],
+    )?;
+    refusal.is_by("OG007", "c")?;
+    ensure!(refusal.table.as_deref() == Some("t"), "{refusal:?}");
+    child_counts(&mut app, &command)
 }
 
 fn lease_of_another_tenant(db: &Db) -> Result<()> {
