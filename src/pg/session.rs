@@ -85,6 +85,8 @@ pub fn take_turns() {
     require_writable();
     // SAFETY: a look-up by name; the lock is on the extension's own catalogue row.
     unsafe {
+        // Queries of a transaction without an id would go on with the snapshot from before the wait.
+        pg_sys::GetCurrentTransactionId();
         let extension = pg_sys::get_extension_oid(c"opengeni_guards".as_ptr(), true);
         pg_sys::LockDatabaseObject(
             pg_sys::ExtensionRelationId,
@@ -93,6 +95,17 @@ pub fn take_turns() {
             pg_sys::ExclusiveLock as pg_sys::LOCKMODE,
         );
     }
+}
+
+/// Runs `body` where a query of a transaction without an id sees what is committed by now, not by the beginning of the
+/// caller's statement.
+pub fn freshly<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: the server's own pair of calls; on an error the (sub)transaction's abort pops what was pushed.
+    unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
+    let result = body();
+    // SAFETY: as above.
+    unsafe { pg_sys::PopActiveSnapshot() };
+    result
 }
 
 /// The session's own limit for waiting for a lock, if it has one.

@@ -16,7 +16,7 @@ use super::originals::Serves;
 use super::status;
 use crate::pg::error::{Failure, warn};
 use crate::pg::identity::{self, pinned};
-use crate::pg::{settings, shadow, subtransaction};
+use crate::pg::{session, settings, shadow, subtransaction};
 
 /// How the native guards stand beside the PL/pgSQL ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -212,7 +212,7 @@ fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> 
     let deadline = Deadline::after(limit);
     let bounded = || {
         locks::wait_until_readable(schema, deadline);
-        locks::within(deadline.left(), &plan)
+        locks::within(deadline.left(), || session::freshly(&plan))
     };
     let mut steps = bounded();
     if steps.iter().all(|step| step.sql.is_empty()) {
