@@ -104,10 +104,14 @@ pub unsafe fn follow(
     unsafe {
         let oid = (*relation).rd_id;
         let mut second = None;
+        let mut deleted = false;
         while fetch(relation, &mut tid, slot) {
             match fate(&tid, slot) {
                 Fate::Left => break,
-                Fate::Deleted => return Final::Deleted,
+                Fate::Deleted => {
+                    deleted = true;
+                    break;
+                }
                 Fate::Updated(next) => {
                     let known = match second {
                         None => Ends::take(oid, &tid),
@@ -118,12 +122,13 @@ pub unsafe fn follow(
                 }
             }
         }
-        match second {
-            None => Final::Current,
-            Some(second) => {
-                Ends::put(oid, &second, tid);
-                Final::Replaced
-            }
+        if let Some(second) = second {
+            Ends::put(oid, &second, tid);
+        }
+        match (second, deleted) {
+            (_, true) => Final::Deleted,
+            (None, _) => Final::Current,
+            (Some(_), _) => Final::Replaced,
         }
     }
 }

@@ -21,7 +21,7 @@ unsafe extern "C-unwind" {
 
 /// How many errors are remembered: one that is raised again, by RAISE without more, was reported before those that its
 /// handler met.
-const MOST: usize = 8;
+const MOST: usize = 64;
 
 /// The last errors that were reported.
 struct Reported {

@@ -210,6 +210,10 @@ fn planned(schema: &Schema, wanted: Wanted) -> Vec<Step> {
 /// stands if the triggers are still those that it was made for.
 fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> Vec<Line> {
     let deadline = Deadline::after(limit);
+    carry_out_by(schema, deadline, plan)
+}
+
+fn carry_out_by(schema: &Schema, deadline: Deadline, plan: impl Fn() -> Vec<Step>) -> Vec<Line> {
     let bounded = || {
         locks::wait_until_readable(schema, deadline);
         locks::within(deadline.left(), || session::freshly(&plan))
@@ -694,7 +698,10 @@ pub fn detach(data_schema: Option<&str>, force: Option<bool>) -> Vec<Line> {
         None => chosen(None),
     };
     for schema in schemas {
-        lines.extend(carry_out(&schema, LIMIT, || {
+        // Its plan reads the ledger, and whoever has the turn may have to drop that.
+        let deadline = Deadline::after(LIMIT);
+        locks::take_turns(deadline);
+        lines.extend(carry_out_by(&schema, deadline, || {
             pinned(|| {
                 let (steps, gone) = going_back(&schema, force);
                 if !gone.is_empty() && !force {

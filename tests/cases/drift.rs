@@ -14,7 +14,7 @@ use crate::fleet;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let on_originals: [(&str, Body); 22] = [
+    let on_originals: [(&str, Body); 23] = [
         (
             "a table that only has the name of the protocol's is nobody's schema",
             look_alike,
@@ -55,6 +55,7 @@ pub fn trials(server: &Server) -> Vec<Trial> {
             waits,
         ),
         ("CREATE EXTENSION waits no longer either", waits_on_create),
+        ("two sessions detach at once", detached_twice),
         ("event triggers do not run with more rights", event_triggers),
         (
             "an error that is raised again is the one that it was",
@@ -598,6 +599,27 @@ fn waits_on_create(db: &Db) -> Result<()> {
     let mut owner = db.owner()?;
     switch(&mut owner, "attach('opengeni')")?;
     Ok(())
+}
+
+fn detached_twice(db: &Db) -> Result<()> {
+    extension(db)?;
+    let (mut first, mut second) = (db.owner()?, db.owner()?);
+    switch(&mut first, "attach('opengeni')")?;
+    let pid = backend_pid(&mut second)?;
+    let mut leading = first.transaction()?;
+    leading.batch_execute("SELECT opengeni_guards.grant_usage('og_cases_app', 'opengeni')")?;
+    let late = thread::scope(|scope| -> Result<Vec<String>> {
+        let waiting = scope.spawn(|| switch(&mut second, "detach('opengeni')"));
+        wait_for_lock(&mut db.admin()?, pid)?;
+        leading.batch_execute("SELECT opengeni_guards.detach('opengeni')")?;
+        leading.commit()?;
+        waiting.join().map_err(|_| anyhow!("panicked"))?
+    })?;
+    ensure!(
+        !late.is_empty() && late.iter().all(|line| line.starts_with("present ")),
+        "{late:#?}"
+    );
+    works(db, false)
 }
 
 fn event_triggers(db: &Db) -> Result<()> {
