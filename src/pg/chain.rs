@@ -17,17 +17,26 @@ pub enum Fate {
     Updated(pg_sys::ItemPointerData),
 }
 
-/// What became of the version in `slot`, whose place is `tid`.
-///
 /// # Safety
 /// The slot holds a tuple of a heap, pinned until the slot is reused.
-pub unsafe fn fate(tid: &pg_sys::ItemPointerData, slot: *mut pg_sys::TupleTableSlot) -> Fate {
+unsafe fn header(slot: *mut pg_sys::TupleTableSlot) -> pg_sys::HeapTupleHeader {
     // SAFETY: by contract; a heap's slots hold a heap tuple.
     unsafe {
         let tuple = (*slot.cast::<pg_sys::BufferHeapTupleTableSlot>())
             .base
             .tuple;
-        let header = (*tuple).t_data;
+        (*tuple).t_data
+    }
+}
+
+/// What became of the version in `slot`, whose place is `tid`.
+///
+/// # Safety
+/// As for [`header`].
+pub unsafe fn fate(tid: &pg_sys::ItemPointerData, slot: *mut pg_sys::TupleTableSlot) -> Fate {
+    // SAFETY: by contract.
+    unsafe {
+        let header = header(slot);
         if !updated_by_us(header) {
             return Fate::Left;
         }
@@ -44,7 +53,14 @@ pub unsafe fn fate(tid: &pg_sys::ItemPointerData, slot: *mut pg_sys::TupleTableS
 struct Ends {
     /// Of the relations' storage.
     epoch: u64,
-    ends: BTreeMap<(u32, Place), pg_sys::ItemPointerData>,
+    ends: BTreeMap<(u32, Place), End>,
+}
+
+/// The version where a walk ended, and the (sub)transaction of ours that wrote it.
+#[derive(Clone, Copy)]
+struct End {
+    tid: pg_sys::ItemPointerData,
+    writer: pg_sys::TransactionId,
 }
 
 /// A tuple's place, as it can be compared.
@@ -66,11 +82,12 @@ impl Ends {
             if known.epoch != invalidation::epoch() {
                 known.ends.clear();
             }
-            known.ends.remove(&(relation.to_u32(), place(tid)))
+            let end = known.ends.remove(&(relation.to_u32(), place(tid)));
+            end.map(|end| end.tid)
         })
     }
 
-    fn put(relation: pg_sys::Oid, next: &pg_sys::ItemPointerData, end: pg_sys::ItemPointerData) {
+    fn put(relation: pg_sys::Oid, next: &pg_sys::ItemPointerData, end: End) {
         ENDS.with_borrow_mut(|known| {
             let epoch = invalidation::epoch();
             if known.epoch != epoch || known.ends.len() == MOST_ENDS {
@@ -83,6 +100,14 @@ impl Ends {
 
     fn forget() {
         ENDS.with_borrow_mut(|known| known.ends.clear());
+    }
+
+    /// Whoever wrote the end of a chain lived within those who wrote the rest of it: the chain stands as long as its
+    /// end does.
+    fn forget_rolled_back() {
+        // SAFETY: reads backend state, from which whatever is being rolled back counts as gone.
+        let stands = |end: &End| unsafe { pg_sys::TransactionIdIsCurrentTransactionId(end.writer) };
+        ENDS.with_borrow_mut(|known| known.ends.retain(|_, end| stands(end)));
     }
 }
 
@@ -105,7 +130,12 @@ pub unsafe fn follow(
         let oid = (*relation).rd_id;
         let mut second = None;
         let mut deleted = false;
+        let mut end = None;
         while fetch(relation, &mut tid, slot) {
+            end = Some(End {
+                tid,
+                writer: (*header(slot)).t_choice.t_heap.t_xmin,
+            });
             match fate(&tid, slot) {
                 Fate::Left => break,
                 Fate::Deleted => {
@@ -122,8 +152,8 @@ pub unsafe fn follow(
                 }
             }
         }
-        if let Some(second) = second {
-            Ends::put(oid, &second, tid);
+        if let (Some(second), Some(end)) = (second, end) {
+            Ends::put(oid, &second, end);
         }
         match (second, deleted) {
             (_, true) => Final::Deleted,
@@ -146,9 +176,9 @@ unsafe extern "C-unwind" fn on_subtransaction(
     _parent: pg_sys::SubTransactionId,
     _arg: *mut std::ffi::c_void,
 ) {
-    // What it wrote is no part of the chain any more.
+    // What it wrote is no part of any chain, and its place may be taken.
     if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
-        Ends::forget();
+        Ends::forget_rolled_back();
     }
 }
 

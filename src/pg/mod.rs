@@ -14,6 +14,7 @@ pub mod jsonb_value;
 pub mod map;
 pub mod name;
 pub mod probe;
+pub mod query;
 pub mod row;
 pub mod rows;
 pub mod session;

@@ -80,32 +80,21 @@ pub fn wait_until_readable(relation: pg_sys::Oid) {
 }
 
 /// Waits for whoever else changes a schema of this database through us, to the end of the transaction: schemas share
-/// the contract's. What comes after sees what they did. Nobody but the extension's owner can lock it otherwise.
-pub fn take_turns() {
+/// the contract's. Nobody but the extension's owner can lock it otherwise. False where it was dropped meanwhile.
+pub fn take_turns() -> bool {
     require_writable();
-    // SAFETY: a look-up by name; the lock is on the extension's own catalogue row.
+    // SAFETY: look-ups by name; the lock is on the extension's own catalogue row.
     unsafe {
-        // Queries of a transaction without an id would go on with the snapshot from before the wait.
-        pg_sys::GetCurrentTransactionId();
-        let extension = pg_sys::get_extension_oid(c"opengeni_guards".as_ptr(), true);
+        let extension = || pg_sys::get_extension_oid(c"opengeni_guards".as_ptr(), true);
+        let ours = extension();
         pg_sys::LockDatabaseObject(
             pg_sys::ExtensionRelationId,
-            extension,
+            ours,
             0,
             pg_sys::ExclusiveLock as pg_sys::LOCKMODE,
         );
+        ours != pg_sys::InvalidOid && extension() == ours
     }
-}
-
-/// Runs `body` where a query of a transaction without an id sees what is committed by now, not by the beginning of the
-/// caller's statement.
-pub fn freshly<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: the server's own pair of calls; on an error the (sub)transaction's abort pops what was pushed.
-    unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
-    let result = body();
-    // SAFETY: as above.
-    unsafe { pg_sys::PopActiveSnapshot() };
-    result
 }
 
 /// The session's own limit for waiting for a lock, if it has one.

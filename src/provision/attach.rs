@@ -16,7 +16,7 @@ use super::originals::Serves;
 use super::status;
 use crate::pg::error::{Failure, warn};
 use crate::pg::identity::{self, pinned};
-use crate::pg::{session, settings, shadow, subtransaction};
+use crate::pg::{settings, shadow, subtransaction};
 
 /// How the native guards stand beside the PL/pgSQL ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -216,7 +216,7 @@ fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> 
 fn carry_out_by(schema: &Schema, deadline: Deadline, plan: impl Fn() -> Vec<Step>) -> Vec<Line> {
     let bounded = || {
         locks::wait_until_readable(schema, deadline);
-        locks::within(deadline.left(), || session::freshly(&plan))
+        locks::within(deadline.left(), &plan)
     };
     let mut steps = bounded();
     if steps.iter().all(|step| step.sql.is_empty()) {

@@ -7,7 +7,7 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 use super::model::{self, Kind, Object};
 use super::originals::{self, Serves};
 use crate::pg::error::Failure;
-use crate::pg::identity;
+use crate::pg::{identity, query};
 
 /// The table by which a data schema is known.
 pub const PROCESSES: &str = "sandbox_retained_processes";
@@ -188,19 +188,12 @@ pub fn rows<T>(
     args: &[DatumWithOid<'_>],
     read: impl Fn(pgrx::spi::SpiHeapTupleData<'_>) -> pgrx::spi::Result<T>,
 ) -> Vec<T> {
-    let result = Spi::connect(|client| {
-        client
-            .select(sql, None, args)?
-            .map(read)
-            .collect::<pgrx::spi::Result<Vec<T>>>()
-    });
-    result.unwrap_or_else(|error| internal(&error))
+    query::rows(sql, args, read).unwrap_or_else(|error| internal(&error))
 }
 
 /// Executes a statement.
 pub fn execute(sql: &str) {
-    let result = Spi::connect_mut(|client| client.update(sql, None, &[]).map(|_| ()));
-    result.unwrap_or_else(|error| internal(&error))
+    query::execute(sql).unwrap_or_else(|error| internal(&error));
 }
 
 fn internal(error: &pgrx::spi::Error) -> ! {

@@ -100,11 +100,17 @@ pub fn in_our_words<R>(body: impl FnOnce() -> R) -> R {
 
 /// Waits for whoever else changes a schema through us.
 pub fn take_turns(deadline: Deadline) {
-    let turn = subtransaction::attempt(|| {
-        within(deadline.left(), session::take_turns);
-    });
-    if let Err(error) = turn {
-        match is_timeout(subtransaction::sqlstate(&error)) {
+    let turn = subtransaction::attempt(|| within(deadline.left(), session::take_turns));
+    match turn {
+        Ok(true) => {}
+        Ok(false) => Failure::new(
+            PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
+            "the extension opengeni_guards has been dropped meanwhile",
+        )
+        .detail("Nothing has been changed.")
+        .hint("CREATE EXTENSION, then try again.")
+        .raise(),
+        Err(error) => match is_timeout(subtransaction::sqlstate(&error)) {
             true => Failure::new(
                 PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!(
@@ -116,7 +122,7 @@ pub fn take_turns(deadline: Deadline) {
             .hint("pg_locks shows who has locked the extension (classid pg_extension); try again once its transaction has ended.")
             .raise(),
             false => error.rethrow(),
-        }
+        },
     }
 }
 

@@ -14,7 +14,7 @@ use crate::fleet;
 use crate::support::*;
 
 pub fn trials(server: &Server) -> Vec<Trial> {
-    let on_originals: [(&str, Body); 23] = [
+    let on_originals: [(&str, Body); 25] = [
         (
             "a table that only has the name of the protocol's is nobody's schema",
             look_alike,
@@ -56,6 +56,14 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         ),
         ("CREATE EXTENSION waits no longer either", waits_on_create),
         ("two sessions detach at once", detached_twice),
+        (
+            "an old snapshot does not hide what was changed since",
+            old_snapshot,
+        ),
+        (
+            "the extension is dropped while somebody waits for a turn",
+            dropped_meanwhile,
+        ),
         ("event triggers do not run with more rights", event_triggers),
         (
             "an error that is raised again is the one that it was",
@@ -619,6 +627,58 @@ fn detached_twice(db: &Db) -> Result<()> {
         !late.is_empty() && late.iter().all(|line| line.starts_with("present ")),
         "{late:#?}"
     );
+    works(db, false)
+}
+
+fn old_snapshot(db: &Db) -> Result<()> {
+    extension(db)?;
+    let (mut old, mut other) = (db.owner()?, db.owner()?);
+    let native = |client: &mut Client| -> Result<bool> {
+        value(client, "SELECT opengeni_guards.ready('opengeni')", &[])
+    };
+    for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
+        // With a transaction id and without: the server's SPI takes other snapshots then.
+        for begins in ["SELECT", "SELECT FROM pg_current_xact_id()"] {
+            let begin =
+                format!("BEGIN ISOLATION LEVEL {isolation}; {begins}; SELECT FROM pg_class");
+            old.batch_execute(&begin)?;
+            let attached = switch(&mut other, "attach('opengeni')")?;
+            ensure!(
+                native(&mut old)?,
+                "{begin}: status is as old as the snapshot"
+            );
+            let again = switch(&mut old, "attach('opengeni')")?;
+            ensure!(
+                attached.iter().any(|line| line.starts_with("rebound "))
+                    && !again.iter().any(|line| line.starts_with("rebound ")),
+                "{begin}: {again:#?}"
+            );
+            let detached = switch(&mut old, "detach('opengeni')")?;
+            ensure!(
+                detached.iter().any(|line| line.starts_with("restored ")),
+                "{begin}: {detached:#?}"
+            );
+            old.batch_execute("COMMIT")?;
+            ensure!(!native(&mut other)?, "{begin}");
+        }
+    }
+    works(db, false)
+}
+
+fn dropped_meanwhile(db: &Db) -> Result<()> {
+    extension(db)?;
+    let (mut dropping, mut late) = (db.admin()?, db.owner()?);
+    let pid = backend_pid(&mut late)?;
+    let mut leading = dropping.transaction()?;
+    leading.batch_execute("DROP EXTENSION opengeni_guards")?;
+    thread::scope(|scope| -> Result<()> {
+        let waiting = scope.spawn(|| {
+            refused(&mut late, "SELECT opengeni_guards.attach('opengeni')", &[])?.has_state("42704")
+        });
+        wait_for_lock(&mut db.admin()?, pid)?;
+        leading.commit()?;
+        waiting.join().map_err(|_| anyhow!("panicked"))?
+    })?;
     works(db, false)
 }
 
