@@ -19,6 +19,7 @@ mod opengeni_guards {
     use crate::pg::identity::pinned;
     use crate::pg::jsonb_value::Jsonb;
     use crate::pg::name::Name;
+    use crate::pg::query;
     use crate::pg::rows::{self, Rows};
     use crate::pg::trigger::{
         Answer, after_row, after_watched_statement, before_row, before_statement,
@@ -287,9 +288,9 @@ mod opengeni_guards {
         queues::leases::capability_active_in(data_schema)
     }
 
-    /// Where every name is the server's own, and its errors stay as they are.
+    /// Where every name is the server's own, its errors stay as they are, and all is seen at once.
     fn looking<R>(body: impl FnOnce() -> R) -> R {
-        fields::kept(|| pinned(body))
+        fields::kept(|| pinned(|| query::at_once(body)))
     }
 
     /// The same for what changes something.

@@ -57,7 +57,12 @@ pub fn kept<R>(body: impl FnOnce() -> R) -> R {
         .execute();
         pg_sys::error_context_stack = callback.previous;
         let error = match result {
-            Ok(answer) => return answer,
+            Ok(answer) => {
+                // Sweeps handle an error a row.
+                let handled = reported.copies.into_iter().filter(|copy| !copy.is_null());
+                handled.for_each(|copy| pg_sys::FreeErrorData(copy));
+                return answer;
+            }
             Err(error) => error,
         };
         let newest_first =

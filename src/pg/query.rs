@@ -1,6 +1,7 @@
 //! Queries and changes of the catalogues and of what this library keeps beside them, at every isolation level by what
 //! is committed when they are made.
 
+use std::cell::Cell;
 use std::ffi::c_long;
 
 use pgrx::datum::DatumWithOid;
@@ -8,6 +9,46 @@ use pgrx::pg_sys;
 use pgrx::spi::{self, Spi, SpiError, SpiHeapTupleData};
 
 use super::value::palloc_cstring;
+
+thread_local! {
+    /// The snapshot that the queries of a look share, by its address.
+    static SHARED: Cell<pg_sys::Snapshot> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+/// Ends a look, also where an error does.
+struct Look(pg_sys::Snapshot);
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        SHARED.set(self.0);
+    }
+}
+
+/// Runs `body`, which changes nothing: all its queries see what is committed by now.
+pub fn at_once<T>(body: impl FnOnce() -> T) -> T {
+    push_latest();
+    // SAFETY: a snapshot has just been pushed; on an error the (sub)transaction's abort pops it.
+    unsafe {
+        let look = Look(SHARED.replace(pg_sys::GetActiveSnapshot()));
+        let result = body();
+        drop(look);
+        pg_sys::PopActiveSnapshot();
+        result
+    }
+}
+
+fn push_latest() {
+    // SAFETY: reads backend state; what this transaction has just done counts.
+    unsafe {
+        pg_sys::CommandCounterIncrement();
+        pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
+    }
+}
+
+fn is_shared() -> bool {
+    // SAFETY: reads backend state.
+    unsafe { pg_sys::ActiveSnapshotSet() && pg_sys::GetActiveSnapshot() == SHARED.get() }
+}
 
 /// No limit of rows.
 const ALL: c_long = 0;
@@ -35,9 +76,10 @@ pub fn rows<T>(
     // SAFETY: the snapshot's pair of calls; on an error the (sub)transaction's abort pops it. Arguments outlive the
     // call, a row is read while it is connected.
     unsafe {
-        // What this transaction has just done counts.
-        pg_sys::CommandCounterIncrement();
-        pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
+        let shared = is_shared();
+        if !shared {
+            push_latest();
+        }
         let result = connected(|| {
             Spi::check_status(pg_sys::SPI_execute_with_args(
                 sql.as_ptr(),
@@ -57,7 +99,9 @@ pub fn rows<T>(
                 .map(|row| row.and_then(&mut read))
                 .collect()
         });
-        pg_sys::PopActiveSnapshot();
+        if !shared {
+            pg_sys::PopActiveSnapshot();
+        }
         result
     }
 }

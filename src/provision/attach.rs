@@ -16,7 +16,7 @@ use super::originals::Serves;
 use super::status;
 use crate::pg::error::{Failure, warn};
 use crate::pg::identity::{self, pinned};
-use crate::pg::{settings, shadow, subtransaction};
+use crate::pg::{query, session, settings, shadow, subtransaction};
 
 /// How the native guards stand beside the PL/pgSQL ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -216,14 +216,16 @@ fn carry_out(schema: &Schema, limit: Duration, plan: impl Fn() -> Vec<Step>) -> 
 fn carry_out_by(schema: &Schema, deadline: Deadline, plan: impl Fn() -> Vec<Step>) -> Vec<Line> {
     let bounded = || {
         locks::wait_until_readable(schema, deadline);
-        locks::within(deadline.left(), &plan)
+        locks::within(deadline.left(), || query::at_once(&plan))
     };
     let mut steps = bounded();
     if steps.iter().all(|step| step.sql.is_empty()) {
         return steps.into_iter().map(|step| step.line).collect();
     }
-    locks::take_turns(deadline);
+    require_no_trigger();
+    locks::take_turns(schema, deadline);
     let triggers = catalogue::fingerprint(schema);
+    let functions = catalogue::functions_fingerprint(schema);
     steps = bounded();
     let execute_all = |on_tables: bool| {
         for step in steps.iter().filter(|s| s.table.is_some() == on_tables) {
@@ -240,7 +242,13 @@ fn carry_out_by(schema: &Schema, deadline: Deadline, plan: impl Fn() -> Vec<Step
     schema.as_owner(|| {
         locks::within(deadline.left(), || {
             // Dropped in the end, when the tables are locked and nothing may be waited for.
-            ledger::lock_to_empty(schema, &steps);
+            ledger::lock(schema, &steps);
+            if pinned(|| catalogue::functions_fingerprint(schema)) != functions {
+                locks::meanwhile(format!(
+                    "functions of schema {} or of the contract were changed",
+                    schema.name
+                ));
+            }
             execute_all(false);
         });
     });
@@ -250,16 +258,10 @@ fn carry_out_by(schema: &Schema, deadline: Deadline, plan: impl Fn() -> Vec<Step
     if on_tables {
         schema.as_owner(|| locks::lock(schema, &steps, deadline));
         if pinned(|| catalogue::fingerprint(schema)) != triggers {
-            Failure::new(
-                PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,
-                format!(
-                    "the triggers of schema {} were changed meanwhile",
-                    schema.name
-                ),
-            )
-            .detail("Nothing has been changed.")
-            .hint("Try again.")
-            .raise();
+            locks::meanwhile(format!(
+                "the triggers of schema {} were changed",
+                schema.name
+            ));
         }
         schema.as_owner(|| locks::within(locks::patience(), || execute_all(true)));
     }
@@ -277,6 +279,20 @@ fn carry_out_by(schema: &Schema, deadline: Deadline, plan: impl Fn() -> Vec<Step
     });
     run_pending(&pending_checks(schema, true), "DEFERRED");
     steps.into_iter().map(|step| step.line).collect()
+}
+
+/// Checks that a transaction has deferred run in a row with others' triggers: those that come later would go with their
+/// own.
+fn require_no_trigger() {
+    if session::trigger_depth() > 0 {
+        Failure::new(
+            PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,
+            "guards cannot be changed within a trigger",
+        )
+        .detail("Checks that are still pending would be lost. Nothing has been changed.")
+        .hint("Call this by itself.")
+        .raise();
+    }
 }
 
 /// The checks of the protocol that a transaction can defer, or those that it defers by themselves: dropping one's
@@ -700,7 +716,7 @@ pub fn detach(data_schema: Option<&str>, force: Option<bool>) -> Vec<Line> {
     for schema in schemas {
         // Its plan reads the ledger, and whoever has the turn may have to drop that.
         let deadline = Deadline::after(LIMIT);
-        locks::take_turns(deadline);
+        locks::take_turns(&schema, deadline);
         lines.extend(carry_out_by(&schema, deadline, || {
             pinned(|| {
                 let (steps, gone) = going_back(&schema, force);

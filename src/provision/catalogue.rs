@@ -594,6 +594,16 @@ pub fn fingerprint(schema: &Schema) -> Option<String> {
     )
 }
 
+/// The same for the functions that attach and detach replace.
+pub fn functions_fingerprint(schema: &Schema) -> Option<String> {
+    scalar(
+        "SELECT string_agg(concat_ws(' ', p.oid, p.xmin), ',' ORDER BY p.oid)
+           FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+          WHERE n.oid = $1 OR n.nspname = $2",
+        &[schema.oid.into(), super::create::PRIVATE.into()],
+    )
+}
+
 /// A trigger that only watches.
 pub struct Watching {
     pub table: String,

@@ -29,7 +29,7 @@ pub fn provision(data_schema: Option<&str>, owner: Option<&str>) -> Vec<Line> {
         };
     }
     schema.require_owner();
-    locks::take_turns(Deadline::of_a_turn());
+    locks::take_turns(&schema, Deadline::of_a_turn());
     if scalar::<bool>(
         "SELECT r.rolsuper FROM pg_roles r WHERE r.oid = $1",
         &[schema.owner.into()],

@@ -22,6 +22,12 @@ struct Found {
     body: String,
 }
 
+/// A function and the body that it gets, unless it has it.
+type Planned = (Found, Option<String>);
+
+/// The schema's name and the function that is not the expected one.
+type Drifted = (&'static CStr, Fenced);
+
 /// Fences both functions or neither: what stands there already stays, anything but the expected body is refused.
 /// Each is replaced as its owner; owner, privileges and settings stay.
 pub fn install(data_schema: Option<&str>) -> Vec<Line> {
@@ -31,15 +37,44 @@ pub fn install(data_schema: Option<&str>) -> Vec<Line> {
     }
 }
 
-/// The schema's name and the function that is not the expected one, where one is not. The refusal jumps, so that
-/// it is raised where nothing of ours is alive.
-fn try_install(data_schema: Option<&str>) -> Result<Vec<Line>, (&'static CStr, Fenced)> {
+/// The refusal of what has drifted jumps, so that it is raised where nothing of ours is alive.
+fn try_install(data_schema: Option<&str>) -> Result<Vec<Line>, Drifted> {
     let schema = Schema::find(data_schema);
-    locks::take_turns(Deadline::of_a_turn());
     let path = format!("{}, pg_temp", quote(&schema.name));
+    let mut changes = planned(&schema)?;
+    if changes.iter().any(|(_, body)| body.is_some()) {
+        locks::take_turn(Deadline::of_a_turn());
+        changes = planned(&schema)?;
+    }
+    let lines = changes
+        .into_iter()
+        .map(|(found, body)| {
+            let action = match body {
+                None => "present",
+                Some(body) => {
+                    replace(&path, &found, &body);
+                    "fenced"
+                }
+            };
+            Line {
+                object: format!(
+                    "function {}.{}",
+                    quote(&schema.name),
+                    found.fenced.signature()
+                ),
+                action,
+                note: None,
+            }
+        })
+        .collect();
+    Ok(lines)
+}
+
+/// Both functions, and what is to stand there instead. A caller who may not put it there is refused.
+fn planned(schema: &Schema) -> Result<Vec<Planned>, Drifted> {
     let mut changes = Vec::new();
     for fenced in [Fenced::Enrollment, Fenced::Workspace] {
-        let found = find(&schema, fenced);
+        let found = find(schema, fenced);
         let change = found
             .as_ref()
             .map_or(Change::Drift, |f| fenced.install(&f.body));
@@ -64,28 +99,7 @@ fn try_install(data_schema: Option<&str>) -> Result<Vec<Line>, (&'static CStr, F
             .raise();
         }
     }
-    let lines = changes
-        .into_iter()
-        .map(|(found, body)| {
-            let action = match body {
-                None => "present",
-                Some(body) => {
-                    replace(&path, &found, &body);
-                    "fenced"
-                }
-            };
-            Line {
-                object: format!(
-                    "function {}.{}",
-                    quote(&schema.name),
-                    found.fenced.signature()
-                ),
-                action,
-                note: None,
-            }
-        })
-        .collect();
-    Ok(lines)
+    Ok(changes)
 }
 
 fn find(schema: &Schema, fenced: Fenced) -> Option<Found> {

@@ -42,7 +42,7 @@ fn converge(role_name: Option<&str>, data_schema: Option<&str>, grant: bool) {
     };
     let schema = Schema::find(data_schema);
     schema.require_owner();
-    locks::take_turns(Deadline::of_a_turn());
+    locks::take_turns(&schema, Deadline::of_a_turn());
     if identity::may_become(role(role_name), schema.owner) || role_name == catalogue::DATABASE_OWNER
     {
         Failure::new(

@@ -201,12 +201,20 @@ pub fn empties(schema: &Schema, steps: &[Step]) -> bool {
     sql.any(|sql| sql.starts_with(&deletes))
 }
 
-/// Locks the ledger against its readers where it may be dropped.
-pub fn lock_to_empty(schema: &Schema, steps: &[Step]) {
-    if empties(schema, steps) {
-        let name = schema.qualify(LEDGER);
-        execute(&format!("LOCK TABLE ONLY {name} IN ACCESS EXCLUSIVE MODE"));
-    }
+/// Locks the ledger where these steps write to it, and against its readers where it may be dropped.
+pub fn lock(schema: &Schema, steps: &[Step]) {
+    let name = schema.qualify(LEDGER);
+    let writes = |sql: &String| sql.contains(&name);
+    let mode = if empties(schema, steps) {
+        "ACCESS EXCLUSIVE"
+    } else if catalogue::stands(schema, LEDGER)
+        && steps.iter().flat_map(|step| &step.sql).any(writes)
+    {
+        "ROW EXCLUSIVE"
+    } else {
+        return;
+    };
+    execute(&format!("LOCK TABLE ONLY {name} IN {mode} MODE"));
 }
 
 /// Drops the ledger once everything in it has been put back.

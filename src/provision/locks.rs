@@ -75,9 +75,12 @@ pub fn in_our_words<R>(body: impl FnOnce() -> R) -> R {
             error.rethrow()
         };
         let said = report.message().to_owned();
-        let concurrent = said.starts_with("tuple concurrently ");
+        // Somebody's own code may raise the same.
+        let by = |function| report.function_name() == Some(function);
+        let timed_out = by("ProcessInterrupts");
+        let concurrent = by("simple_heap_update") || by("simple_heap_delete");
         let failure = match report.sql_error_code() {
-            PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => Failure::new(
+            PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE if timed_out => Failure::new(
                 PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
                 "another session has locked what has to be changed",
             )
@@ -98,8 +101,18 @@ pub fn in_our_words<R>(body: impl FnOnce() -> R) -> R {
     .execute()
 }
 
-/// Waits for whoever else changes a schema through us.
-pub fn take_turns(deadline: Deadline) {
+/// Waits for whoever else changes a schema through us. What the call may do is asked again: its schema, or the caller's
+/// rights, may have gone meanwhile.
+pub fn take_turns(schema: &Schema, deadline: Deadline) {
+    take_turn(deadline);
+    if Schema::find(Some(&schema.name)).oid != schema.oid {
+        meanwhile(format!("schema {} has become another one", schema.name));
+    }
+    schema.require_owner();
+}
+
+/// The same for what asks by itself what it may do.
+pub fn take_turn(deadline: Deadline) {
     let turn = subtransaction::attempt(|| within(deadline.left(), session::take_turns));
     match turn {
         Ok(true) => {}
@@ -108,7 +121,7 @@ pub fn take_turns(deadline: Deadline) {
             "the extension opengeni_guards has been dropped meanwhile",
         )
         .detail("Nothing has been changed.")
-        .hint("CREATE EXTENSION, then try again.")
+        .hint("Try again once it is there.")
         .raise(),
         Err(error) => match is_timeout(subtransaction::sqlstate(&error)) {
             true => Failure::new(
@@ -124,6 +137,17 @@ pub fn take_turns(deadline: Deadline) {
             false => error.rethrow(),
         },
     }
+}
+
+/// Refuses to go on with a plan that was made for what has changed since.
+pub fn meanwhile(what: String) -> ! {
+    Failure::new(
+        PgSqlErrorCode::ERRCODE_OBJECT_IN_USE,
+        format!("{what} meanwhile"),
+    )
+    .detail("Nothing has been changed.")
+    .hint("Try again.")
+    .raise()
 }
 
 /// Waits until the guarded tables can be read, and lets go of them: to write a trigger's WHEN the server reads its

@@ -30,6 +30,7 @@ mod support;
 mod truth;
 mod upgrade;
 mod values;
+mod waits;
 
 use libtest_mimic::Arguments;
 use opengeni_guards_harness::server::Server;
@@ -64,6 +65,7 @@ fn main() -> anyhow::Result<()> {
         hazards::trials,
         interrupts::trials,
         races::trials,
+        waits::trials,
         commands::trials,
         attach::trials,
         drift::trials,

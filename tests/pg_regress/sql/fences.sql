@@ -58,6 +58,11 @@ WHERE p.pronamespace = 'fenced'::regnamespace ORDER BY 1;
 SELECT prosrc FROM pg_proc WHERE pronamespace = 'fenced'::regnamespace ORDER BY proname;
 -- A second run changes nothing.
 SELECT object, action, note FROM opengeni_guards.install_membership_fences('fenced');
+-- Nor does it keep others from changing something.
+BEGIN;
+SELECT count(*) FROM opengeni_guards.install_membership_fences('fenced');
+SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND classid = 'pg_extension'::regclass;
+COMMIT;
 SELECT sum(regexp_count) FROM pg_proc, LATERAL (SELECT count(*) AS regexp_count FROM regexp_matches(prosrc, 'membership_fence', 'g')) n
 WHERE pronamespace = 'fenced'::regnamespace;
 
