@@ -110,7 +110,7 @@ fn redefined(db: &Db) -> Result<()> {
 
 fn within_trigger(db: &Db) -> Result<()> {
     extension(db)?;
-    db.supervised()?;
+    db.tenant()?;
     let mut owner = db.owner()?;
     owner.batch_execute(
         "CREATE TABLE opengeni.jobs (call text);
