@@ -4,6 +4,7 @@ use std::thread;
 
 use anyhow::{Result, anyhow, ensure};
 use libtest_mimic::Trial;
+use opengeni_guards_harness::demo::protocol::{self, Command};
 use opengeni_guards_harness::server::{SUPERUSER, Server};
 use postgres::Client;
 
@@ -110,7 +111,14 @@ fn redefined(db: &Db) -> Result<()> {
 
 fn within_trigger(db: &Db) -> Result<()> {
     extension(db)?;
-    db.tenant()?;
+    let (tenant, command) = (db.tenant()?, Command::new(1));
+    commit(
+        &mut db.app(&tenant)?,
+        &[
+            protocol::admit(&tenant, &command),
+            protocol::retain(&tenant, &command),
+        ],
+    )?;
     let mut owner = db.owner()?;
     owner.batch_execute(
         "CREATE TABLE opengeni.jobs (call text);
@@ -128,7 +136,7 @@ fn within_trigger(db: &Db) -> Result<()> {
         work.batch_execute(&format!(
             "SET LOCAL opengeni.sandbox_recovery_protocol_v2 = '1';
              INSERT INTO opengeni.jobs VALUES ('{call}');
-             UPDATE opengeni.sandbox_leases SET archive_generation = 29"
+             UPDATE opengeni.sandbox_retained_processes SET holder_id = 'nobody'"
         ))?;
         let Err(error) = work.commit() else {
             anyhow::bail!("{call} was done")
@@ -136,7 +144,7 @@ fn within_trigger(db: &Db) -> Result<()> {
         Refusal::of(&error)?.has_state("55006")?;
         let bad: i64 = value(
             &mut admin,
-            "SELECT count(*) FROM opengeni.sandbox_leases WHERE archive_generation = 29",
+            "SELECT count(*) FROM opengeni.sandbox_retained_processes WHERE holder_id = 'nobody'",
             &[],
         )?;
         ensure!(bad == 0, "{call}");
