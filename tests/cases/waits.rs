@@ -37,7 +37,7 @@ pub fn trials(server: &Server) -> Vec<Trial> {
         .collect()
 }
 
-/// Runs a call of `late` that waits for what `first` has locked, and something else meanwhile.
+/// Runs a call of `late` that has to wait, and `then`, which lets it go on.
 fn meanwhile<T: Send>(
     db: &Db,
     late: &mut Client,
@@ -51,6 +51,17 @@ fn meanwhile<T: Send>(
         then()?;
         waiting.join().map_err(|_| anyhow!("panicked"))?
     })
+}
+
+/// The refusal of a function of ours that had to wait.
+fn refused_then(
+    db: &Db,
+    late: &mut Client,
+    call: &str,
+    then: impl FnOnce() -> Result<()>,
+) -> Result<Refusal> {
+    let sql = format!("SELECT opengeni_guards.{call}");
+    meanwhile(db, late, |late| refused(late, &sql, &[]), then)
 }
 
 const BACKLOG: &str = "opengeni_private.sandbox_rotation_backlog()";
@@ -84,20 +95,14 @@ fn redefined(db: &Db) -> Result<()> {
         reading.batch_execute(&format!(
             "LOCK TABLE opengeni.opengeni_guards_replaced IN {mode} MODE"
         ))?;
-        let sql = format!("SELECT opengeni_guards.{call}('opengeni')");
-        let refusal = meanwhile(
-            db,
-            &mut late,
-            |late| refused(late, &sql, &[]),
-            || {
-                match call {
-                    "attach" => release_two(&mut other)?,
-                    _ => other.batch_execute(&original)?,
-                }
-                Ok(reading.commit()?)
-            },
-        )?;
-        refusal.has_state("55006")?;
+        refused_then(db, &mut late, &format!("{call}('opengeni')"), || {
+            match call {
+                "attach" => release_two(&mut other)?,
+                _ => other.batch_execute(&original)?,
+            }
+            Ok(reading.commit()?)
+        })?
+        .has_state("55006")?;
         let kept: bool = value(
             &mut other,
             "SELECT prosrc LIKE '%release 2%' FROM pg_proc WHERE oid = $1::text::regprocedure",
@@ -220,14 +225,7 @@ fn former_member(db: &Db) -> Result<()> {
         leading.batch_execute(&format!(
             "SELECT opengeni_guards.revoke_usage('{APP}', 'opengeni'); REVOKE {OWNER} FROM {STRANGER}"
         ))?;
-        let sql = format!("SELECT opengeni_guards.{call}");
-        let refusal = meanwhile(
-            db,
-            &mut late,
-            |late| refused(late, &sql, &[]),
-            || Ok(leading.commit()?),
-        )?;
-        refusal.has_state("42501")?;
+        refused_then(db, &mut late, call, || Ok(leading.commit()?))?.has_state("42501")?;
     }
     let granted: bool = value(
         &mut admin,
@@ -259,14 +257,7 @@ fn renamed(db: &Db) -> Result<()> {
                 "SELECT opengeni_guards.grant_usage('og_cases_app', 'opengeni');
                  ALTER SCHEMA opengeni RENAME TO old; {change}"
             ))?;
-            let sql = format!("SELECT opengeni_guards.{call}");
-            let refusal = meanwhile(
-                db,
-                &mut late,
-                |late| refused(late, &sql, &[]),
-                || Ok(leading.commit()?),
-            )?;
-            refusal.has_state(state)?;
+            refused_then(db, &mut late, call, || Ok(leading.commit()?))?.has_state(state)?;
             admin.batch_execute(
                 "DROP SCHEMA IF EXISTS opengeni; ALTER SCHEMA old RENAME TO opengeni",
             )?;
